@@ -1,0 +1,1 @@
+"""Measure how Vision Transformers come to have spatial structure; one module per concern."""

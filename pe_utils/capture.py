@@ -1,0 +1,127 @@
+"""Token similarity inside a timm ViT, reduced in the hooks: no activation is kept."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from timm.models.beit import Beit
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+
+SITES = ("attn_input", "block_input", "block_output")
+FAMILIES = (VisionTransformer, Eva, Beit)  # their tokens run row by row at every depth
+
+
+class TokenSimilarity:
+    """Running mean over images of the cosine similarity between patch tokens."""
+
+    def __init__(self, sites: Sequence[str], depth: int, prefix: int) -> None:
+        """Start at no image; `prefix` tokens at the start of a sequence are left out."""
+        self.sites, self.depth, self.prefix = tuple(sites), depth, prefix
+        self._sums: dict[tuple[str, int], NDArray[np.float64]] = {}
+        self._images: Counter[tuple[str, int]] = Counter()
+
+    def add(self, site: str, depth: int, tokens: Tensor) -> None:
+        """Take in one batch, (batch, tokens, dim), prefix tokens included.
+
+        Raises:
+            ValueError: a patch token is zero or not finite (it has no direction), or the
+                number of patches differs from the batches before.
+        """
+        key, patches = (site, depth), tokens.shape[1] - self.prefix
+        # autocast would run the product in half precision
+        with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
+            content = tokens[:, self.prefix :].float()
+            norm = content.norm(dim=-1, keepdim=True)
+            if not ((norm > 0) & (norm < torch.inf)).all():
+                raise ValueError(
+                    f"{site} at depth {depth}: a patch token is zero or not finite, so its "
+                    f"cosine is undefined; check the weights and the images"
+                )
+            unit = content / norm
+            gram = torch.bmm(unit, unit.transpose(1, 2)).sum(dim=0)
+        if key not in self._sums:
+            self._sums[key] = np.zeros((patches, patches))
+        if len(self._sums[key]) != patches:
+            raise ValueError(
+                f"{patches} patches after batches of {len(self._sums[key])}; run one image size"
+            )
+        self._sums[key] += gram.cpu().numpy()
+        self._images[key] += len(tokens)
+
+    def mean(self) -> dict[str, NDArray[np.float64]]:
+        """Similarity averaged over the images so far: {site: (depth, patches, patches)}.
+
+        Raises:
+            ValueError: no image has been run yet.
+        """
+        if not all(self._images[site, d] for site in self.sites for d in range(self.depth)):
+            raise ValueError("no image has been run through the model; run it inside the context")
+        return {
+            site: np.stack([self._sums[site, d] / self._images[site, d] for d in range(self.depth)])
+            for site in self.sites
+        }
+
+
+@contextmanager
+def token_similarity(
+    model: nn.Module, sites: Sequence[str] = SITES, depths: int | None = None
+) -> Iterator[TokenSimilarity]:
+    """Average the patch tokens' cosine similarity over every image run in the body.
+
+    Memory does not grow with the number of images; the model's output does not change.
+    `attn_input` is what the block's attention receives (after the first LayerNorm of a pre-norm
+    block), `block_input` and `block_output` are the token stream before and after the block.
+
+        with token_similarity(model) as similarity:
+            for images in batches:
+                model(images)
+        similarity.mean()["attn_input"]  # (depth, patches, patches)
+
+    Args:
+        model: a timm VisionTransformer, Eva or Beit; put it in eval mode yourself.
+        sites: some of `SITES`.
+        depths: listen to the first `depths` blocks only; to all by default.
+
+    Raises:
+        ValueError: another kind of model, an unknown site, a block without `attn`, or a number
+            of depths the model does not have.
+
+    Source: arXiv:2606.00124, section 4.2 (site `attn_input`).
+    """
+    _check(model, sites)
+    depths = len(model.blocks) if depths is None else depths
+    if not 1 <= depths <= len(model.blocks):
+        raise ValueError(f"depths must lie between 1 and {len(model.blocks)}, not {depths}")
+    similarity = TokenSimilarity(sites, depths, model.num_prefix_tokens)
+    with ExitStack() as hooks:
+        for depth, block in enumerate(model.blocks[:depths]):
+            for site in dict.fromkeys(sites):
+                handle = _listen(block, site, partial(similarity.add, site, depth))
+                hooks.callback(handle.remove)
+        yield similarity
+
+
+def _listen(block: nn.Module, site: str, add: partial) -> torch.utils.hooks.RemovableHandle:
+    if site == "block_output":
+        return block.register_forward_hook(lambda _module, _args, output: add(output))
+    module = block.attn if site == "attn_input" else block
+    return module.register_forward_pre_hook(lambda _module, args: add(args[0]))
+
+
+def _check(model: nn.Module, sites: Sequence[str]) -> None:
+    if not isinstance(model, FAMILIES):
+        names = ", ".join(family.__name__ for family in FAMILIES)
+        raise ValueError(f"{type(model).__name__} is not supported; pass a plain timm {names}")
+    if isinstance(sites, str) or not sites or set(sites) - set(SITES):
+        raise ValueError(f"sites must be some of {SITES}, not {sites!r}")
+    for depth, block in enumerate(model.blocks):
+        if "attn_input" in sites and not isinstance(getattr(block, "attn", None), nn.Module):
+            raise ValueError(
+                f"block {depth} is a {type(block).__name__} without `attn`; leave out attn_input"
+            )

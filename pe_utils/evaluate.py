@@ -1,0 +1,62 @@
+"""Accuracy and SSDC of whatever state the model is in: interventions are the caller's `with`."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pe_utils.capture import token_similarity
+from pe_utils.data import normalise
+from pe_utils.metrics import ssdc
+
+BATCH = 250
+
+
+@torch.inference_mode()
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Share of images classified right, in [0, 1]; counts images, not batches.
+
+    Args: images: (n, 3, height, width) uint8; labels: (n,) int64.
+    Raises: ValueError: no images, as many labels as images are missing, or training mode.
+    """
+    if not len(images) or len(images) != len(labels):
+        raise ValueError(f"{len(images)} images with {len(labels)} labels")
+    _check_eval(model)
+    device, right = next(model.parameters()).device, 0
+    for batch, truth in zip(images.split(BATCH), labels.split(BATCH), strict=True):
+        logits = model(normalise(batch.to(device)))
+        right += int((logits.argmax(dim=1).cpu() == truth).sum())
+    return right / len(images)
+
+
+@torch.inference_mode()
+def ssdc_by_depth(
+    model: nn.Module, images: Tensor, depths: int | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """SSDC of the image-averaged similarity at the first `depths` blocks (all by default).
+
+    Args: images: (n, 3, height, width) uint8; memory does not grow with n.
+    Returns: site (`attn_input`, `block_input`, `block_output`) to (depths,) SSDC, unitless.
+    Raises: ValueError: no images, training mode, or a similarity without spread.
+    Source: arXiv:2606.00124, section 4.2.
+    """
+    if not len(images):
+        raise ValueError("ssdc_by_depth needs at least one image")
+    _check_eval(model)
+    device = next(model.parameters()).device
+    last = (len(model.blocks) if depths is None else depths) - 1
+    with token_similarity(model, depths=depths) as similarity:
+        for batch in images.split(BATCH):
+            model.forward_intermediates(
+                normalise(batch.to(device)), [last], stop_early=True, intermediates_only=True
+            )
+    grid = model.patch_embed.grid_size
+    return {
+        site: np.array([ssdc(s, grid) for s in by_depth])
+        for site, by_depth in similarity.mean().items()
+    }
+
+
+def _check_eval(model: nn.Module) -> None:
+    if model.training:
+        raise ValueError("the model is in training mode: dropout would be measured; call eval()")

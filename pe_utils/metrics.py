@@ -1,0 +1,176 @@
+"""Pure functions on arrays: how spatial a representation is, how fragile a model is."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+
+def grid_distance(grid: tuple[int, int]) -> NDArray[np.float64]:
+    """L1 distance, in patch steps, between all patches of a grid.
+
+    Args:
+        grid: (rows, columns) of patches.
+
+    Returns:
+        (patches, patches) float64, patches counted row by row.
+
+    Raises:
+        ValueError: `grid` is not two whole numbers of at least 1.
+    """
+    if len(grid) != 2 or any(not isinstance(n, int | np.integer) or n < 1 for n in grid):
+        raise ValueError(f"grid must be (rows, columns), both whole and at least 1, not {grid!r}")
+    row, column = np.divmod(np.arange(grid[0] * grid[1], dtype=np.float64), grid[1])
+    return np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
+
+
+def ssdc(similarity: ArrayLike, grid: tuple[int, int]) -> float:
+    """Spatial similarity-distance correlation: are near patches represented alike?
+
+    Spearman's rho over unordered pairs of patches, similarity against minus L1 grid distance;
+    unitless, in [-1, 1]; ties take average ranks, so only the order of the similarities counts.
+
+    Args:
+        similarity: (patches, patches), symmetric, row by row, without class token; in the paper
+            the tokens' cosine similarity averaged over images.
+        grid: (rows, columns), rows * columns = patches, at least 3 patches.
+
+    Raises:
+        ValueError: shape and grid disagree, the grid is too small, a value is not finite, the
+            matrix is not symmetric, or all pairs are equally similar.
+
+    Source: arXiv:2606.00124, section 4.2.
+    """
+    closeness = _closeness(tuple(grid))
+    similarity = np.asarray(similarity, dtype=np.float64)
+    patches = grid[0] * grid[1]
+    if similarity.shape != (patches, patches):
+        raise ValueError(
+            f"grid {tuple(grid)} needs a similarity of shape {(patches, patches)}, "
+            f"not {similarity.shape}"
+        )
+    if not np.isfinite(similarity).all():
+        raise ValueError("similarity has a NaN or an infinity; check the tokens it came from")
+    gap, size = np.abs(similarity - similarity.T).max(), np.abs(similarity).max()
+    if gap > 1e-5 * size:  # a float32 Gram matrix is symmetric to about 1e-7
+        raise ValueError(f"similarity must be symmetric, but S and its transpose differ by {gap}")
+    pairs = similarity[_above_diagonal(patches)]
+    if pairs.min() == pairs.max():
+        raise ValueError(f"every pair has similarity {pairs[0]}: ranks, and SSDC, are undefined")
+    return float(np.clip(closeness @ _unit(rankdata(pairs)), -1, 1))
+
+
+def random_orders(patches: int, n: int, seed: int | Sequence[int]) -> NDArray[np.int64]:
+    """`n` independent random orders of the patches; fewer are a prefix of more.
+
+    Args:
+        patches: entries of an order, at least 1.
+        n: number of orders, at least 1.
+        seed: for `numpy.random.default_rng`; a sequence such as (order_seed, seed) gives every
+            training seed its own orders.
+
+    Returns:
+        (n, patches) int64, each row a permutation of range(patches).
+
+    Raises:
+        ValueError: `patches` or `n` is below 1, or `seed` is None (orders could not be redrawn).
+    """
+    if patches < 1 or n < 1:
+        raise ValueError(f"patches and n must be at least 1, not {patches} and {n}")
+    if seed is None:
+        raise ValueError("seed must be a whole number (or several), not None")
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.permutation(patches) for _ in range(n)]).astype(np.int64)
+
+
+def null_spread(grid: tuple[int, int], orders: int = 1000, seed: int = 0) -> float:
+    """Standard deviation of SSDC under one random order: the null band of a single order.
+
+    The similarity is as spatial as can be (minus the distance), its patches are shuffled, and
+    SSDC is taken on the grid as if they were not.
+
+    Args:
+        grid: (rows, columns), at least 3 patches.
+        orders: number of random orders, at least 2; the result's own relative error is about
+            1 / sqrt(2 * orders).
+        seed: of the random orders.
+
+    Raises:
+        ValueError: the grid is too small or there are fewer than 2 orders.
+    """
+    if orders < 2:
+        raise ValueError(f"a spread needs at least 2 orders, not {orders}")
+    patches = len(grid_distance(grid))
+    ranks = np.zeros((patches, patches))
+    ranks[_above_diagonal(patches)] = _closeness(tuple(grid))
+    ranks += ranks.T
+    # ranks move along with their pairs, so ranking once is enough; every pair counts twice
+    null = [
+        np.vdot(ranks, ranks[np.ix_(order, order)]) / 2
+        for order in random_orders(patches, orders, seed)
+    ]
+    return float(np.std(null, ddof=1))
+
+
+def delta_ssdc(curve: ArrayLike) -> float:
+    """Structure recovered by the first block: SSDC at depth 1 minus SSDC at depth 0.
+
+    Args:
+        curve: (depths,) SSDC by depth, under RPI in the paper.
+
+    Raises:
+        ValueError: fewer than 2 depths, or a value that is not finite.
+
+    Source: arXiv:2606.00124, the section on alpha-scaling.
+    """
+    curve = np.asarray(curve, dtype=np.float64)
+    if curve.ndim != 1 or len(curve) < 2:
+        raise ValueError(f"curve must hold SSDC at 2 depths or more, not shape {curve.shape}")
+    if not np.isfinite(curve).all():
+        raise ValueError(f"curve has a NaN or an infinity: {curve}")
+    return float(curve[1] - curve[0])
+
+
+def fragility(clean: float, shifted: float) -> float:
+    """Share of the accuracy that a corruption destroys: 1 - shifted / clean.
+
+    Negative where the corruption helps; never clipped.
+
+    Args:
+        clean: accuracy without corruption, in (0, 1].
+        shifted: accuracy of the same model on the same images, corrupted, in [0, 1].
+
+    Raises:
+        ValueError: an accuracy outside [0, 1], or a clean accuracy of 0 (undefined).
+
+    Source: arXiv:2606.00124, section 4.
+    """
+    if not (0 <= clean <= 1 and 0 <= shifted <= 1):
+        raise ValueError(f"accuracies must lie in [0, 1], not clean {clean} and shifted {shifted}")
+    if clean == 0:
+        raise ValueError("fragility is undefined at a clean accuracy of 0")
+    return float(1 - shifted / clean)
+
+
+@lru_cache(maxsize=4)  # the same grid again for every depth, order and model
+def _closeness(grid: tuple[int, int]) -> NDArray[np.float64]:
+    """(pairs,) average ranks of minus the distance, centred, of unit length; read-only."""
+    distance = grid_distance(grid)
+    if len(distance) < 3:
+        raise ValueError(f"grid {grid} has fewer than 3 patches, so all distances are equal")
+    closeness = _unit(rankdata(-distance[_above_diagonal(len(distance))]))
+    closeness.setflags(write=False)
+    return closeness
+
+
+def _above_diagonal(patches: int) -> NDArray[np.bool_]:
+    """(patches, patches) mask of the pairs i < j; an eighth of the memory of triu_indices."""
+    return ~np.tri(patches, dtype=bool)
+
+
+def _unit(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Centred and of length 1, so that a dot product is a correlation."""
+    centred = ranks - ranks.mean()
+    return centred / np.linalg.norm(centred)

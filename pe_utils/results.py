@@ -1,0 +1,180 @@
+"""Tidy result tables and their manifest: `results/<preset>/<table>.csv`, written atomically.
+
+A row belongs to one run (`run`, `condition`, `init`, `seed`) and to the settings it was measured
+with (number of images, orders, ...), which are columns too: rows of other settings never mix.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import pandas as pd
+from safetensors import safe_open
+
+from pe_utils.config import CONDITIONS, RunConfig, home
+
+RUN_COLUMNS = ["run", "condition", "init", "seed"]
+
+
+def folder(preset: str) -> Path:
+    return home() / "results" / preset
+
+
+def missing(table: str, configs: Sequence[RunConfig], **settings: object) -> list[RunConfig]:
+    """The runs that have no row of these settings in the table yet."""
+    done = set(_select(_read(table, configs[0].preset), settings)["run"]) if configs else set()
+    return [config for config in configs if config.run_id not in done]
+
+
+def read(table: str, configs: Sequence[RunConfig], **settings: object) -> pd.DataFrame:
+    """The rows of these runs and settings.
+
+    Raises: ValueError: a run has none; names the first.
+    """
+    if absent := missing(table, configs, **settings):
+        raise ValueError(f"{table}.csv has no row of {absent[0].run_id} with {settings}")
+    rows = _select(_read(table, configs[0].preset), settings)
+    return rows[rows["run"].isin([c.run_id for c in configs])].reset_index(drop=True)
+
+
+def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settings: object) -> None:
+    """Store the rows of one run, in place of its earlier rows of the same settings.
+
+    The run's weights must exist; the manifest gets their record and the code's version.
+
+    Raises:
+        ValueError: no rows, a value is missing or not finite, the columns differ from the
+            table's, or the run was trained on other data than the preset's other results.
+    """
+    new = pd.DataFrame(rows)
+    if (
+        new.empty
+        or new.isna().any(axis=None)
+        or new.isin([float("inf"), -float("inf")]).any(axis=None)
+    ):
+        raise ValueError(f"{table}, {config.run_id}: rows must not be empty, missing or infinite")
+    run = dict(
+        zip(RUN_COLUMNS, (config.run_id, config.condition, config.init, config.seed), strict=True)
+    )
+    new = pd.concat([pd.DataFrame(run | settings, index=new.index), new], axis=1)
+    with _lock(config.preset):
+        old = _read(table, config.preset)
+        if len(old.columns) and list(old.columns) != list(new.columns):
+            raise ValueError(
+                f"{table}.csv has columns {list(old.columns)}, not {list(new.columns)}"
+            )
+        manifest = _updated_manifest(table, config)
+        same = _select(old, {"run": config.run_id} | settings).index
+        kept = [frame for frame in (old.drop(index=same), new) if len(frame)]
+        merged = pd.concat(kept).sort_values(
+            ["seed", "condition", "init", *settings], kind="stable", key=_in_order
+        )
+        path = folder(config.preset) / f"{table}.csv"
+        write_atomically(path, lambda p: merged.to_csv(p, index=False, lineterminator="\n"))
+        text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+        write_atomically(folder(config.preset) / "manifest.json", lambda p: p.write_text(text))
+
+
+def published() -> dict:
+    """The published tables and curves (arXiv:2606.00124 and 2605.16390), as read off the papers."""
+    return json.loads(files("pe_utils").joinpath("published_values.json").read_text())
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Call `write` on a temporary file beside `path`, then move it there: whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@cache
+def code_version() -> str:
+    """The commit of the code, `-dirty` where `pe_utils` has uncommitted changes."""
+    source = Path(__file__).resolve().parent
+    git = ["git", "-C", str(source)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], check=True,
+                                capture_output=True, text=True).stdout.strip()  # fmt: skip
+        changed = subprocess.run([*git, "status", "--porcelain", "--", "."], check=True,
+                                 capture_output=True, text=True).stdout  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return f"version {version('pe_utils')}"
+    return f"{commit}-dirty" if changed.strip() else commit
+
+
+def _read(table: str, preset: str) -> pd.DataFrame:
+    path = folder(preset) / f"{table}.csv"
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=[])
+
+
+def _select(rows: pd.DataFrame, settings: dict[str, object]) -> pd.DataFrame:
+    if not len(rows):
+        return pd.DataFrame({"run": []})
+    for name, value in settings.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def _in_order(column: pd.Series) -> pd.Series:
+    return column.map(CONDITIONS.index) if column.name == "condition" else column
+
+
+def _updated_manifest(table: str, config: RunConfig) -> dict:
+    path = folder(config.preset) / "manifest.json"
+    manifest = (
+        json.loads(path.read_text()) if path.exists() else {"preset": config.preset, "runs": {}}
+    )
+    record = weights_record(config)
+    data = {"name": record.pop("data"), "digest": record.pop("digest"),
+            "classes": record.pop("classes").split("\n")}  # fmt: skip
+    if manifest.setdefault("data", data) != data:
+        raise ValueError(
+            f"{config.run_id} was trained on {data}, but results/{config.preset} stands on "
+            f"{manifest['data']}; set PE_HOME to another folder for it"
+        )
+    measured = manifest["runs"].get(config.run_id, {}).get("measured", {})
+    measured[table] = {"code": code_version(), "python": platform.python_version(),
+                       "torch": version("torch"), "timm": version("timm")}  # fmt: skip
+    manifest["runs"][config.run_id] = record | {"measured": measured}
+    return manifest
+
+
+def weights_record(config: RunConfig) -> dict:
+    """What the weights file says of its run (config, data, code, minutes ...) and its checksum.
+
+    Raises: FileNotFoundError: the run is not finished.
+    """
+    path = config.weights_path
+    if not path.exists():
+        raise FileNotFoundError(
+            f"no weights of {config.run_id}: train it first ({path} is missing)"
+        )
+    with safe_open(path, "np") as file:
+        record = dict(file.metadata())
+    record["config"] = json.loads(record["config"])
+    return record | {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+@contextmanager
+def _lock(preset: str) -> Iterator[None]:
+    """One writer at a time for a preset's tables; the kernel drops a dead process's lock."""
+    path = home() / "runs" / preset / "results.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,293 @@
+"""One resumable training run; `python -m pe_utils.train --preset laptop` runs what is missing.
+
+Nothing depends on where a run was cut: every step draws from generators seeded by (seed, step),
+so a resumed run ends with the same bits as an unbroken one. On a CPU a run uses one thread, so
+that its weights do not depend on the number of cores; runs are what goes in parallel.
+"""
+
+import argparse
+import fcntl
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from timm.models.eva import Eva
+from timm.optim import param_groups_weight_decay
+from torch import nn
+from tqdm import tqdm
+
+from pe_utils import results
+from pe_utils.config import CONDITIONS, PRESETS, RunConfig, preset_config
+from pe_utils.data import ImageData, augment, load, normalise
+from pe_utils.evaluate import accuracy
+from pe_utils.interventions import permute_tokens
+from pe_utils.models import build_vit
+from pe_utils.results import code_version, weights_record, write_atomically
+
+SNAPSHOTS = 12
+CHECKPOINT_SECONDS = 60
+
+
+def trained_model(config: RunConfig, data: ImageData) -> Eva:
+    """The run's model on its float16 weights; trains it first if they are missing.
+
+    Raises:
+        ValueError: the data do not fit the config, or are not those the run was trained on.
+    """
+    if not config.weights_path.exists():
+        train(config, data)
+    if (digest := weights_record(config)["digest"]) != data.digest:
+        raise ValueError(f"{config.run_id} was trained on data {digest}, not {data.digest}")
+    return load_model(config)
+
+
+def load_model(config: RunConfig) -> Eva:
+    """A finished run's model on its float16 weights, in eval mode, computing in float32.
+
+    Raises:
+        FileNotFoundError: the run is not finished.
+        ValueError: the weights file holds another run.
+    """
+    if (run_id := weights_record(config)["run_id"]) != config.run_id:
+        raise ValueError(f"{config.weights_path.name} holds run {run_id}, not {config.run_id}")
+    model = build_vit(config)
+    model.load_state_dict({k: v.float() for k, v in load_file(config.weights_path).items()})
+    return model.eval()
+
+
+def train(config: RunConfig, data: ImageData) -> None:
+    """Train one run to its end (or resume it) and store its float16 weights.
+
+    Leaves in `config.run_dir`: checkpoint.pt, log.csv (a line an epoch) and snapshots/. A second
+    process asked for the same run waits for the first.
+
+    Raises:
+        ValueError: the data have other classes or another image size than the config, or the
+            run was begun on other data.
+    """
+    if len(data.classes) != config.num_classes:
+        raise ValueError(
+            f"{data.name} has {len(data.classes)} classes but num_classes is {config.num_classes}"
+        )
+    if tuple(data.train.images.shape[2:]) != config.image_size:
+        raise ValueError(
+            f"images are {tuple(data.train.images.shape[2:])}, not {config.image_size}"
+        )
+    with _alone(config), _one_thread():
+        run = _Run(config, data)
+        if run.checkpoint.exists() or not config.weights_path.exists():
+            run.finish()
+
+
+class _Run:
+    """The state of one run in progress."""
+
+    def __init__(self, config: RunConfig, data: ImageData) -> None:
+        self.config, self.data = config, data
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = build_vit(config).to(self.device)
+        groups = param_groups_weight_decay(
+            self.model, config.weight_decay, no_weight_decay_list=self.model.no_weight_decay()
+        )
+        kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer]
+        self.optimizer = kind(groups, lr=config.lr)
+        self.steps_per_epoch = max(1, len(data.train) // config.batch_size)
+        self.steps = config.epochs * self.steps_per_epoch
+        self.snapshots = {*np.geomspace(1, max(1, self.steps), SNAPSHOTS).round().astype(int)}
+        self.step, self.seconds, self.losses, self.log = 0, 0.0, [], []
+        self._resume()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.config.run_dir / "checkpoint.pt"
+
+    def _resume(self) -> None:
+        if not self.checkpoint.exists():
+            return
+        state = torch.load(self.checkpoint, weights_only=True, map_location=self.device)
+        if state["digest"] != self.data.digest:
+            raise ValueError(
+                f"{self.checkpoint} was begun on data {state['digest']}, not {self.data.digest}; "
+                "move it away to begin afresh"
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.losses, self.log = state["losses"], state["log"]
+
+    def _save(self) -> None:
+        state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
+                     step=self.step, seconds=self.seconds, losses=self.losses, log=self.log,
+                     digest=self.data.digest)  # fmt: skip
+        write_atomically(self.checkpoint, lambda path: torch.save(state, path))
+
+    def finish(self) -> None:
+        progress = tqdm(total=self.steps, initial=self.step, desc=self.config.run_id, disable=None)
+        saved = time.monotonic()
+        while self.step < self.steps:
+            began = time.monotonic()
+            self.losses.append(self._one_step())
+            self.step += 1
+            self.seconds += time.monotonic() - began
+            progress.update()
+            if self.step in self.snapshots:
+                path = self.config.run_dir / "snapshots" / f"step-{self.step:07d}.safetensors"
+                write_atomically(path, self._write_weights)
+            ended_epoch = self.step % self.steps_per_epoch == 0
+            if ended_epoch:
+                self._end_epoch(progress)
+            if ended_epoch or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                self._save()
+                saved = time.monotonic()
+        progress.close()
+        write_atomically(self.config.weights_path, self._write_weights)
+        if self.log:
+            results.add("training", self.config, self.log, epochs=self.config.epochs)
+        self.checkpoint.unlink(missing_ok=True)  # last: until then a kill loses nothing
+
+    def _one_step(self) -> float:
+        config, (epoch, batch) = self.config, divmod(self.step, self.steps_per_epoch)
+        order = torch.randperm(len(self.data.train), generator=_generator(config.seed, epoch, 1))
+        picked = order[batch * config.batch_size : (batch + 1) * config.batch_size]
+        draws = _generator(config.seed, self.step, 2)
+        images = normalise(augment(self.data.train.images[picked], draws)).to(self.device)
+        labels = self.data.train.labels[picked].to(self.device)
+        torch.manual_seed(draws.initial_seed() + 1)  # dropout and stochastic depth
+        shuffle = nullcontext()
+        if config.condition == "rpt":
+            order = torch.randperm(math.prod(config.grid), generator=draws)
+            shuffle = permute_tokens(self.model, order)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.lr * self._schedule()
+        self.model.train()
+        with shuffle, _autocast(config, self.device):
+            loss = nn.functional.cross_entropy(
+                self.model(images), labels, label_smoothing=config.label_smoothing
+            )
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def _schedule(self) -> float:
+        """Linear warm-up, then half a cosine to zero; a factor on the learning rate."""
+        warmup = min(self.config.warmup_epochs * self.steps_per_epoch, self.steps / 2)
+        if self.step < warmup:
+            return (self.step + 1) / (warmup + 1)
+        return 0.5 * (1 + math.cos(math.pi * (self.step - warmup) / (self.steps - warmup)))
+
+    def _end_epoch(self, progress: tqdm) -> None:
+        self.model.eval()
+        held_out = accuracy(self.model, self.data.held_out.images, self.data.held_out.labels)
+        speed = self.step * self.config.batch_size / self.seconds
+        row = dict(epoch=self.step // self.steps_per_epoch, step=self.step,
+                   loss=float(np.mean(self.losses)), held_out_accuracy=held_out,
+                   images_per_second=speed, minutes=self.seconds / 60)  # fmt: skip
+        self.losses, self.log = [], [*self.log, row]
+        lines = [",".join(row), *(",".join(f"{v:.6g}" for v in r.values()) for r in self.log)]
+        path = self.config.run_dir / "log.csv"
+        write_atomically(path, lambda p: p.write_text("\n".join(lines) + "\n"))
+        left = (self.steps - self.step) * self.config.batch_size / speed / 60
+        progress.write(
+            f"{self.config.run_id} epoch {row['epoch']}/{self.config.epochs}: loss "
+            f"{row['loss']:.3f}, held-out accuracy {held_out:.3f}, {speed:.0f} images/s, "
+            f"{left:.1f} min left"
+        )
+
+    def _write_weights(self, path: Path) -> None:
+        weights = {
+            k: v.detach().cpu().half().contiguous() for k, v in self.model.state_dict().items()
+        }
+        held_out = self.log[-1]["held_out_accuracy"] if self.log else ""
+        metadata = dict(
+            run_id=self.config.run_id, config=json.dumps(asdict(self.config)), step=str(self.step),
+            data=self.data.name, digest=self.data.digest, classes="\n".join(self.data.classes),
+            held_out_accuracy=str(held_out), minutes=f"{self.seconds / 60:.1f}",
+            device=self.device.type, code=code_version(), torch=torch.__version__,
+            timm=timm.__version__,
+        )  # fmt: skip
+        save_file(weights, path, metadata=metadata)
+
+
+def _generator(seed: int, position: int, stream: int) -> torch.Generator:
+    """A generator of its own for each (training seed, epoch or step, purpose)."""
+    state = np.random.SeedSequence([seed, position, stream]).generate_state(2, np.uint32)
+    return torch.Generator().manual_seed(int(state[0]) << 20 ^ int(state[1]))
+
+
+def _autocast(config: RunConfig, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
+
+
+@contextmanager
+def _alone(config: RunConfig) -> Iterator[None]:
+    """Hold the run's lock; the kernel drops it when the process ends, however it ends."""
+    config.run_dir.mkdir(parents=True, exist_ok=True)
+    with open(config.run_dir / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def train_missing(configs: Sequence[RunConfig], data_root: str | None, jobs: int) -> list[str]:
+    """Train the runs that have no weights, `jobs` at a time; returns the ids that failed."""
+    missing = [c for c in configs if not c.weights_path.exists()]
+
+    def one(config: RunConfig) -> str | None:
+        root = [] if data_root is None else ["--data-root", data_root]
+        run = [sys.executable, "-m", "pe_utils.train", "--preset", config.preset, "--jobs", "1",
+               "--condition", config.condition, "--seed", str(config.seed),
+               "--init", config.init, "--epochs", str(config.epochs), *root]  # fmt: skip
+        return config.run_id if subprocess.run(run).returncode else None
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return [run_id for run_id in pool.map(one, missing) if run_id]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the runs of a preset that are missing.")
+    parser.add_argument("--preset", required=True, choices=PRESETS)
+    parser.add_argument("--condition", nargs="+", default=CONDITIONS, choices=CONDITIONS)
+    parser.add_argument("--seed", nargs="+", type=int, default=[0])
+    parser.add_argument("--init", default="published", choices=("published", "timm"))
+    parser.add_argument("--epochs", type=int, help="another length than the preset's (pilots)")
+    parser.add_argument("--data-root")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    options = parser.parse_args()
+    changes = {"init": options.init} | ({"epochs": options.epochs} if options.epochs else {})
+    try:
+        configs = [preset_config(options.preset, condition, seed, **changes)
+                   for seed in options.seed for condition in options.condition]  # fmt: skip
+        first = configs[0]
+        data = load(first.dataset, first.image_size, options.data_root)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+    if options.jobs == 1:
+        for config in configs:
+            train(config, data)
+    elif failed := train_missing(configs, options.data_root, options.jobs):
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
