@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from itertools import count
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jupytext
@@ -23,6 +23,7 @@ import papermill
 from nbformat import NotebookNode
 
 from pe_utils.config import home
+from pe_utils.results import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "notebooks"
@@ -30,9 +31,11 @@ CHAPTERS = ROOT / "book" / "chapters"
 KEPT_CELL_METADATA = ("tags", "mystnb")
 VOLATILE = (
     (re.compile(r" at 0x[0-9a-fA-F]+"), " at 0x0"),
-    (re.compile(r"[^\s'\"]*ipykernel_\d+[/\\]\d+\.py"), "<cell>"),
-    (re.compile(re.escape(tempfile.gettempdir()) + r"[/\\][^\s'\"<>),;:]+"), "<temporary>"),
-    (re.compile(re.escape(str(ROOT)) + r"[/\\]"), ""),
+    (re.compile(r"[^\s'\"]*ipykernel_\d+[/\\]\d+\.py"), "[cell]"),
+    (
+        re.compile(r"(?<![\w.-])" + re.escape(tempfile.gettempdir()) + r"[/\\][^\s'\"<>),;:]+"),
+        "[temporary]",
+    ),
 )
 STYLER_ID = re.compile(r"\bT_[0-9a-f]{5}(?=[_\"\s])")  # pandas draws one for each styled table
 
@@ -63,13 +66,14 @@ def run_chapter(source: Path, target: Path) -> None:
         stdout_file=sys.stdout,
         stderr_file=sys.stderr,  # the progress of a training run: to be seen now, not kept
     )
-    write_text(target, render(clean(notebook)))
+    text = render(clean(notebook))
+    write_atomically(target, lambda path: path.write_text(text, encoding="utf-8", newline="\n"))
     attempt.unlink()
 
 
 def failed_path(source: Path) -> Path:
     """Where a failed run of `source` is kept, to be opened in JupyterLab."""
-    return home() / "runs" / "chapters" / f"{source.stem}.ipynb"
+    return home().resolve() / "runs" / "chapters" / f"{source.stem}.ipynb"
 
 
 def clean(notebook: NotebookNode) -> NotebookNode:
@@ -104,7 +108,9 @@ def _notebook_metadata() -> dict:
     }
 
 
-def _clean_outputs(outputs: list[NotebookNode], rewrite) -> list[NotebookNode]:
+def _clean_outputs(
+    outputs: list[NotebookNode], rewrite: Callable[[str], str]
+) -> list[NotebookNode]:
     kept: list[NotebookNode] = []
     for output in outputs:
         if output.output_type == "stream":
@@ -122,19 +128,20 @@ def _clean_outputs(outputs: list[NotebookNode], rewrite) -> list[NotebookNode]:
     return kept
 
 
-def _rewriter():
-    """A function on text that replaces addresses, machine paths and drawn table ids."""
+def _rewriter() -> Callable[[str], str]:
+    """A function on text that replaces machine paths, addresses and drawn table ids."""
+    folders = [f"{folder}{os.sep}" for folder in (ROOT, home().resolve())]
     styled: dict[str, str] = {}
-    numbers = count()
+
+    def number(match: re.Match) -> str:
+        return styled.setdefault(match[0], f"T_{len(styled):05x}")
 
     def rewrite(text: str) -> str:
+        for folder in folders:  # before the temporary ones: a clone may lie in one
+            text = text.replace(folder, "")
         for pattern, replacement in VOLATILE:
             text = pattern.sub(replacement, text)
-        return STYLER_ID.sub(
-            lambda m: styled.setdefault(m[0], "") or styled.update({m[0]: f"T_{next(numbers):05x}"})
-            or styled[m[0]],
-            text,
-        )
+        return STYLER_ID.sub(number, text)
 
     return rewrite
 
@@ -143,3 +150,43 @@ def render(notebook: NotebookNode) -> str:
     """The text of a valid notebook file."""
     nbformat.validate(notebook)
     return nbformat.writes(notebook, version=4) + "\n"
+
+
+def find_sources(names: Sequence[str]) -> list[Path]:
+    """The scripts of the named chapters, or of all, in the book's order.
+
+    Raises:
+        ValueError: there is no such chapter.
+    """
+    known = {path.stem: path for path in sorted(SOURCES.glob("*.py"))}
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"no chapter {name!r}{hint} There are: {', '.join(known) or 'none'}")
+    return [known[name] for name in names or known]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chapters one after the other; stop at the first that fails."""
+    parser = argparse.ArgumentParser(prog="python -m pe_utils.chapters", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="like 04_fragility; default: all")
+    try:
+        sources = find_sources(parser.parse_args(arguments).names)
+    except ValueError as error:
+        parser.error(str(error))
+    for source in sources:
+        target, start = CHAPTERS / f"{source.stem}.ipynb", time.monotonic()
+        print(f"{source.stem} ...", flush=True)
+        try:
+            run_chapter(source, target)
+        except papermill.PapermillExecutionError as error:
+            print(error, file=sys.stderr)
+            print(f"{target} is unchanged; the failed run: {failed_path(source)}", file=sys.stderr)
+            return 1
+        print(f"{source.stem}: {time.monotonic() - start:.0f} s, {target}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -146,7 +146,19 @@ PRESETS: dict[str, dict] = {
         dataset="cifar10_jpeg", num_classes=10, image_size=(32, 32), patch_size=4,
         embed_dim=96, depth=6, num_heads=3, epochs=15,
     ),
+    # the laptop model on a folder of one's own; its classes are counted (`data.runs`)
+    "own": dict(
+        dataset="image_folder", num_classes=2, image_size=(64, 64), patch_size=8,
+        embed_dim=96, depth=6, num_heads=3, epochs=15,
+    ),
 }  # fmt: skip
+
+# test images that SSDC and accuracy are measured on unless a chapter is told otherwise
+IMAGES = {
+    "smoke": {"ssdc": 60, "accuracy": 240},
+    "laptop": {"ssdc": 1000, "accuracy": 10000},
+    "own": {"ssdc": 100, "accuracy": 100},
+}
 
 
 def preset_config(preset: str, condition: str, seed: int, **changes: object) -> RunConfig:

@@ -8,8 +8,8 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tvf
 from tqdm import tqdm
 
-from pe_utils.config import home
+from pe_utils.config import RunConfig, home, preset_config
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as published (ImageNet's)
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
@@ -63,6 +63,29 @@ class ImageData:
     test: Split
 
 
+def runs(
+    preset: str,
+    conditions: Sequence[str],
+    seeds: Sequence[int],
+    data_root: str | Path | None = None,
+    **changes: object,
+) -> list[RunConfig]:
+    """The configs of a grid of runs, seeds outermost; the classes of one's own folder are counted.
+
+    Raises:
+        ValueError: as `preset_config`, or no condition or seed.
+        FileNotFoundError: the preset reads a folder and there is none.
+    """
+    if not conditions or not seeds:
+        raise ValueError(f"nothing to run: conditions {conditions!r}, seeds {seeds!r}")
+    configs = [preset_config(preset, c, s, **changes) for s in seeds for c in conditions]
+    if configs[0].dataset != "image_folder":
+        return configs
+    files = _list_images("image_folder", _root(data_root))
+    classes = len({path.parent.name for path in files["train"]})
+    return [replace(config, num_classes=classes) for config in configs]
+
+
 def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = None) -> ImageData:
     """Read a data set, decoding it once into `runs/cache/`.
 
@@ -79,7 +102,7 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
     """
     if name == "photos":
         return _split("photos", PHOTOS, "skimage-photos", *_photo_crops(image_size))
-    root = Path(data_root or os.environ.get("PE_DATA") or home() / "data").expanduser()
+    root = _root(data_root)
     if name == "cifar10_jpeg":
         loaded = _load_folder(name, root / "cifar10-jpeg", image_size)
         if loaded.digest != CIFAR10_JPEG_DIGEST:
@@ -91,6 +114,10 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
     if name == "image_folder":
         return _load_folder(name, root, image_size)
     raise ValueError(f"unknown data set {name!r}; choose cifar10_jpeg, image_folder or photos")
+
+
+def _root(data_root: str | Path | None) -> Path:
+    return Path(data_root or os.environ.get("PE_DATA") or home() / "data").expanduser()
 
 
 def normalise(images: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def _draw_weights(model: Eva, init: str) -> None:
 
 @torch.no_grad()
 def _draw_table(model: Eva, config: RunConfig) -> None:
-    generator = torch.Generator().manual_seed(2**32 + config.seed)  # not the weights' stream
+    generator = torch.Generator().manual_seed(2**31 + config.seed)  # not the weights' stream
     if config.init == "timm":
         nn.init.trunc_normal_(model.pos_embed, std=0.02, generator=generator)
     else:

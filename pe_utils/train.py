@@ -28,8 +28,8 @@ from torch import nn
 from tqdm import tqdm
 
 from pe_utils import results
-from pe_utils.config import CONDITIONS, PRESETS, RunConfig, preset_config
-from pe_utils.data import ImageData, augment, load, normalise
+from pe_utils.config import CONDITIONS, PRESETS, RunConfig
+from pe_utils.data import ImageData, augment, load, normalise, runs
 from pe_utils.evaluate import accuracy
 from pe_utils.interventions import permute_tokens
 from pe_utils.models import build_vit
@@ -276,8 +276,9 @@ def main() -> None:
     options = parser.parse_args()
     changes = {"init": options.init} | ({"epochs": options.epochs} if options.epochs else {})
     try:
-        configs = [preset_config(options.preset, condition, seed, **changes)
-                   for seed in options.seed for condition in options.condition]  # fmt: skip
+        configs = runs(
+            options.preset, options.condition, options.seed, options.data_root, **changes
+        )
         first = configs[0]
         data = load(first.dataset, first.image_size, options.data_root)
     except (FileNotFoundError, ValueError) as error:

@@ -1,0 +1,177 @@
+"""Tidy tables to figures, in one look: a colour and a marker per condition everywhere.
+
+Ours is solid with filled markers, the published curve thin and dashed with its +-1 sd band.
+With three or more seeds ours has its 95 % Student-t band; with fewer, every run is drawn.
+"""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pe_utils.stats import mean_interval
+
+COLOURS = {  # Okabe and Ito's colour-blind safe set
+    "untrained_ablated": "#7f7f7f", "ablated": "#222222", "ape": "#0072b2",
+    "spe": "#009e73", "rope": "#d55e00", "rpt": "#aa4499",
+}  # fmt: skip
+MARKERS = {
+    "untrained_ablated": "P",
+    "ablated": "o",
+    "ape": "s",
+    "spe": "D",
+    "rope": "^",
+    "rpt": "v",
+}
+STYLE = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e6e6e6"}
+
+
+def depth_curves(
+    ours: pd.DataFrame,
+    published: dict[str, dict],
+    conditions: Sequence[str],
+    null_band: float,
+) -> Figure:
+    """SSDC against relative depth: a column per condition, a row for clean and for RPI.
+
+    Args:
+        ours: columns condition, seed, intervention (`none`, `rpi`), depth, ssdc; one site.
+        published: intervention to condition to {"mean": [...], "std": [...]}.
+        null_band: standard deviation of one random order's SSDC; shaded around zero (+-2).
+    """
+    rows = [i for i in ("none", "rpi") if (ours["intervention"] == i).any()]
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(
+            len(rows), len(conditions), squeeze=False, layout="constrained",
+            figsize=(0.6 + 2.2 * len(conditions), 0.6 + 2.2 * len(rows)), sharex=True, sharey=True,
+        )  # fmt: skip
+    for row, intervention in zip(axes, rows, strict=True):
+        for axis, condition in zip(row, conditions, strict=True):
+            if intervention == "rpi":
+                axis.axhspan(-2 * null_band, 2 * null_band, color="#bbbbbb", alpha=0.35, lw=0)
+            _published_curve(axis, published[intervention].get(condition), condition)
+            mine = _of(ours, condition=condition, intervention=intervention)
+            depth = mine.assign(x=mine["depth"] / max(1, mine["depth"].max()))
+            _seeds(axis, depth.pivot(index="x", columns="seed", values="ssdc"), condition)
+        row[0].set_ylabel(f"SSDC, {'clean' if intervention == 'none' else 'RPI'}\n(attn_input)")
+    for axis, condition in zip(axes[0], conditions, strict=True):
+        axis.set_title(condition, color=COLOURS[condition], fontweight="bold", fontsize=10)
+    for axis in axes[-1]:
+        axis.set_xlabel("relative depth")
+        axis.set_xticks([0, 0.5, 1], ["0", "½", "1"])
+    _legend(figure, _seed_count(ours), null="rpi" in rows)
+    return figure
+
+
+def fragility_dots(ours: pd.DataFrame, published: pd.DataFrame, titles: dict[str, str]) -> Figure:
+    """Fragility, a panel per corruption and a line per condition, published value hollow.
+
+    Args:
+        ours: columns condition, seed, corruption, fragility.
+        published: columns condition, corruption, fragility, std; may lack a corruption.
+        titles: corruption to panel title, in order.
+    """
+    conditions = [c for c in COLOURS if (ours["condition"] == c).any()]
+    columns = min(4, len(titles))
+    rows = -(-len(titles) // columns)
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(rows, columns, figsize=(2.3 * columns + 1, 2.3 * rows + 0.6),
+                                    sharey=True, squeeze=False, layout="constrained")  # fmt: skip
+    for axis, (corruption, title) in zip(axes.flat, titles.items(), strict=False):
+        for y, condition in enumerate(conditions):
+            colour, marker = COLOURS[condition], MARKERS[condition]
+            theirs = _of(published, condition=condition, corruption=corruption)
+            axis.errorbar(theirs["fragility"], [y + 0.2] * len(theirs), xerr=theirs["std"],
+                          fmt=marker, mfc="white", color=colour, ms=6, lw=1)  # fmt: skip
+            mine = _of(ours, condition=condition, corruption=corruption)["fragility"]
+            axis.plot(mine, [y - 0.2] * len(mine), marker, color=colour, ms=7, alpha=0.9)
+            if len(mine) >= 3:
+                interval = mean_interval(mine)
+                axis.plot([interval.low, interval.high], [y - 0.2] * 2, color=colour, lw=2)
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("fragility")
+        axis.axvline(0, color="#999999", lw=0.8)
+    for axis in axes.flat[len(titles) :]:
+        axis.set_visible(False)
+    axes[0, 0].set_yticks(range(len(conditions)), conditions)
+    axes[0, 0].set_ylim(len(conditions) - 0.4, -0.6)
+    _legend(figure, _seed_count(ours), line="none")
+    return figure
+
+
+def alpha_panels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure:
+    """Delta SSDC and JPEG fragility against alpha: a column per condition.
+
+    Args: both: columns condition, seed, alpha, delta_ssdc, fragility; published also
+        delta_ssdc_std and fragility_std (NaN where the paper gives none).
+    """
+    conditions = [c for c in ("ape", "spe") if (ours["condition"] == c).any()]
+    quantities = {"delta_ssdc": "ΔSSDC under RPI\n(attn_input)", "fragility": "JPEG fragility"}
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(2, len(conditions), figsize=(1 + 3.2 * len(conditions), 5.2),
+                                    sharex=True, sharey="row", squeeze=False,
+                                    layout="constrained")  # fmt: skip
+    for row, (column, label) in zip(axes, quantities.items(), strict=True):
+        for axis, condition in zip(row, conditions, strict=True):
+            theirs = _of(published, condition=condition).sort_values("alpha")
+            _band(axis, theirs["alpha"], theirs[column], theirs[f"{column}_std"], condition)
+            mine = _of(ours, condition=condition)
+            _seeds(axis, mine.pivot(index="alpha", columns="seed", values=column), condition)
+        row[0].set_ylabel(label)
+    for axis, condition in zip(axes[0], conditions, strict=True):
+        axis.set_title(condition, color=COLOURS[condition], fontweight="bold", fontsize=10)
+    for axis in axes[-1]:
+        axis.set_xlabel("α (factor on the positional table)")
+    _legend(figure, _seed_count(ours))
+    return figure
+
+
+def _seeds(axis: Axes, values: pd.DataFrame, condition: str) -> None:
+    """Ours: values indexed by x, a column per seed."""
+    colour, marker = COLOURS[condition], MARKERS[condition]
+    if values.shape[1] < 3:
+        axis.plot(values.index, values, marker=marker, ms=5, color=colour, lw=1.8)
+        return
+    intervals = [mean_interval(row) for row in values.to_numpy()]
+    axis.plot(values.index, [i.mean for i in intervals], marker=marker, ms=5, color=colour, lw=1.8)
+    axis.fill_between(values.index, [i.low for i in intervals], [i.high for i in intervals],
+                      color=colour, alpha=0.25, lw=0)  # fmt: skip
+
+
+def _published_curve(axis: Axes, curve: dict | None, condition: str) -> None:
+    if curve is not None:
+        x = np.linspace(0, 1, len(curve["mean"]))
+        _band(axis, x, np.array(curve["mean"]), np.array(curve["std"]), condition)
+
+
+def _band(axis: Axes, x: Sequence, mean: Sequence, std: Sequence, condition: str) -> None:
+    axis.plot(x, mean, "--", color=COLOURS[condition], lw=1)
+    axis.fill_between(x, mean - std, mean + std, color=COLOURS[condition], alpha=0.12, lw=0)
+
+
+def _of(rows: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """The rows with these values."""
+    for column, value in values.items():
+        rows = rows[rows[column] == value]
+    return rows
+
+
+def _seed_count(ours: pd.DataFrame) -> int:
+    return ours["seed"].nunique()
+
+
+def _legend(figure: Figure, seeds: int, null: bool = False, line: str = "-") -> None:
+    """Below the panels, so that it never covers a curve; says how many seeds are drawn."""
+    who = "ours, one run (n = 1)" if seeds == 1 else f"ours, {seeds} runs (n = {seeds})"
+    ours = plt.Line2D([], [], color="#444444", ls=line, marker="o", ms=5, lw=1.8, label=who)
+    face = "white" if line == "none" else None
+    theirs = plt.Line2D([], [], color="#444444", ls="none" if face else "--", lw=1, mfc=face,
+                        marker="o" if face else None, label="published, mean ± 1 sd")  # fmt: skip
+    band = [plt.Rectangle((0, 0), 1, 1, color="#bbbbbb", alpha=0.5, lw=0,
+                          label="± 2 sd of one random order")] if null else []  # fmt: skip
+    figure.legend(handles=[ours, theirs, *band], loc="outside lower center", ncols=3,
+                  frameon=False, fontsize=9)  # fmt: skip

@@ -1,0 +1,176 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pe_utils import data
+from pe_utils.data import augment, changed_variance, corrupt, load, match_severity, scaled_blur
+
+
+def write_folder(root, classes=("a", "b"), test="val", n=10, size=(32, 32)):
+    rng = np.random.default_rng(0)
+    for split, count in (("train", n), (test, 3)):
+        for name in classes:
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{i}.png")
+    return root
+
+
+def test_photos_need_nothing_and_split_by_region():
+    photos = load("photos", (32, 32))
+    assert [len(s) for s in (photos.train, photos.held_out, photos.test)] == [540, 60, 240]
+    assert photos.train.images.dtype == torch.uint8
+    assert photos.test.labels.bincount().tolist() == [40] * 6
+    again = load("photos", (32, 32))
+    assert torch.equal(photos.test.images, again.test.images)
+    assert load("photos", (16, 48)).train.images.shape[2:] == (16, 48)
+
+
+@pytest.mark.parametrize("test", ["val", "test"])
+def test_a_folder_is_read_decoded_once_and_kept_apart(home, tmp_path, test):
+    root = write_folder(tmp_path / "images", test=test)
+    first = load("image_folder", (32, 32), root)
+    assert first.classes == ("a", "b")
+    assert (len(first.train), len(first.held_out), len(first.test)) == (18, 2, 6)
+    pixels = np.asarray(Image.open(root / "train" / "b" / "3.png"))
+    wanted = torch.from_numpy(pixels).permute(2, 0, 1)
+    trained = torch.cat([first.train.images, first.held_out.images])
+    labels = torch.cat([first.train.labels, first.held_out.labels])
+    assert labels[(trained == wanted).all(dim=(1, 2, 3))].tolist() == [1]
+    assert len(list((home / "runs" / "cache").iterdir())) == 1
+    again = load("image_folder", (32, 32), root)
+    assert again.digest == first.digest
+    assert torch.equal(again.test.images, first.test.images)
+
+
+def test_the_digest_follows_the_bytes_not_the_place(home, tmp_path):
+    a = load("image_folder", (32, 32), write_folder(tmp_path / "a"))
+    b = load("image_folder", (32, 32), write_folder(tmp_path / "elsewhere" / "b"))
+    assert a.digest == b.digest
+    path = tmp_path / "a" / "train" / "a" / "0.png"
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(path)
+    assert load("image_folder", (32, 32), tmp_path / "a").digest != b.digest
+
+
+def test_the_data_root_is_the_argument_then_the_variable(home, tmp_path, monkeypatch):
+    write_folder(tmp_path / "one", classes=("a", "b"))
+    write_folder(tmp_path / "two", classes=("a", "b", "c"))
+    monkeypatch.setenv("PE_DATA", str(tmp_path / "two"))
+    assert len(load("image_folder", (32, 32)).classes) == 3
+    assert len(load("image_folder", (32, 32), tmp_path / "one").classes) == 2
+
+
+def test_the_classes_of_ones_own_folder_are_counted(home, tmp_path):
+    root = write_folder(tmp_path / "images", classes=("a", "b", "c"))
+    configs = data.runs("own", ["ape", "untrained_ablated"], [1, 2], root)
+    assert [(c.condition, c.seed) for c in configs] == [
+        ("ape", 1), ("untrained_ablated", 1), ("ape", 2), ("untrained_ablated", 2)
+    ]  # fmt: skip
+    assert {c.num_classes for c in configs} == {3}
+    with pytest.raises(ValueError, match="nothing to run"):
+        data.runs("smoke", ["ape"], [])
+
+
+def test_missing_or_odd_folders_say_what_was_looked_for(home, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere/cifar10-jpeg/train .* PE_DATA"):
+        load("cifar10_jpeg", (32, 32), tmp_path / "nowhere")
+    root = write_folder(tmp_path / "images")
+    (root / "val" / "c").mkdir()
+    Image.new("RGB", (8, 8)).save(root / "val" / "c" / "0.png")
+    with pytest.raises(ValueError, match=r"\['c'\] have images in only one of train and val"):
+        load("image_folder", (32, 32), root)
+    with pytest.raises(ValueError, match="unknown data set 'imagenet'"):
+        load("imagenet", (32, 32), root)
+
+
+def test_another_cifar10_jpeg_is_refused(home, tmp_path):
+    write_folder(tmp_path / "cifar10-jpeg", test="test")
+    with pytest.raises(ValueError, match=r"digest \w+, but cifar10_jpeg is .* unpack it afresh"):
+        load("cifar10_jpeg", (32, 32), tmp_path)
+
+
+def test_a_broken_image_is_named_and_leaves_no_cache(home, tmp_path):
+    root = write_folder(tmp_path / "images")
+    (root / "train" / "a" / "5.png").write_bytes(b"not an image")
+    with pytest.raises(ValueError, match=r"train/a/5\.png cannot be read as an image"):
+        load("image_folder", (32, 32), root)
+    assert not list(home.glob("runs/cache/*"))
+
+
+def test_jpeg_is_the_encoders_and_blur_keeps_a_constant():
+    images = load("photos", (32, 32)).test.first(2).images
+    stored = io.BytesIO()
+    Image.fromarray(images[0].permute(1, 2, 0).numpy()).save(stored, "JPEG", quality=5)
+    pil = torch.from_numpy(np.array(Image.open(stored))).permute(2, 0, 1)
+    ours = corrupt(images, "jpeg_q5")[0]
+    assert (ours.float() - pil.float()).abs().mean() < 2  # decoders may round differently
+    assert (ours.float() - images[0].float()).abs().mean() > 5
+    flat = torch.full((1, 3, 32, 32), 77, dtype=torch.uint8)
+    assert torch.equal(corrupt(flat, "blur_s2.5_k5"), flat)
+
+
+def test_the_published_blur_is_narrower_than_its_sigma():
+    point = torch.zeros(1, 3, 65, 65, dtype=torch.uint8)
+    point[..., 32, 32] = 255
+    x = torch.arange(65) - 32.0
+    spread = {}
+    for name in ("blur_s2.5_k5", "blur_s2.5"):
+        profile = corrupt(point, name)[0, 0].float().sum(dim=0)
+        spread[name] = float((profile * x**2).sum() / profile.sum()) ** 0.5
+    assert spread["blur_s2.5_k5"] == pytest.approx(1.34, abs=0.05)
+    assert spread["blur_s2.5"] > 2  # rounding to uint8 cuts the tails off
+    assert torch.equal(corrupt(point, "blur_s2.5"), corrupt(point, "blur_s2.5_k21"))
+
+
+@pytest.mark.parametrize(
+    "name", ["jpeg_q0", "jpeg_q101", "blur_s0_k5", "blur_s2.5_k4", "blur_s1_k99", "fog", "jpeg_q5 "]
+)
+def test_an_unknown_corruption_is_refused(name):
+    with pytest.raises(ValueError, match=f"unknown corruption '{name}'"):
+        corrupt(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), name)
+
+
+def test_corruptions_want_uint8():
+    with pytest.raises(ValueError, match="needs uint8"):
+        corrupt(torch.zeros(1, 3, 32, 32), "jpeg_q5")
+
+
+def test_matched_settings_change_the_same_share_of_the_variance():
+    images = load("photos", (32, 32)).train.images[:200]
+    for share in (0.03, 0.08):
+        jpeg, blur = match_severity(images, share)
+        assert changed_variance(images, jpeg) == pytest.approx(share, rel=0.15)
+        assert changed_variance(images, blur) == pytest.approx(share, rel=0.15)
+    assert changed_variance(images, "clean") == 0
+    assert scaled_blur((224, 224)) == "blur_s2.500"
+    with pytest.raises(ValueError, match="share of the variance"):
+        match_severity(images, 1.5)
+
+
+def test_augmentation_draws_for_each_image_and_only_moves_pixels():
+    image = torch.arange(3 * 32 * 32).view(1, 3, 32, 32) + 1
+    out = augment(image.repeat(64, 1, 1, 1), torch.Generator().manual_seed(0))
+    assert len({tuple(o.flatten().tolist()) for o in out}) > 40
+    for one in out:
+        kept = one[one > 0]
+        assert len(kept) >= 3 * 28 * 28
+        assert len(kept.unique()) == len(kept)
+        steps = one[0, 8:24, 8:24].diff(dim=1).unique()
+        assert steps.tolist() in ([1], [-1])  # flipped or not, never mixed
+    again = augment(image.repeat(64, 1, 1, 1), torch.Generator().manual_seed(0))
+    assert torch.equal(out, again)
+
+
+def test_normalise_uses_the_published_mean_and_deviation():
+    white = data.normalise(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8))
+    assert white[0, :, 0, 0].tolist() == pytest.approx([2.2489, 2.4286, 2.64], abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [0, 241, -1])
+def test_more_images_than_there_are_is_refused(n):
+    with pytest.raises(ValueError, match="n_images must lie between 1 and 240"):
+        load("photos", (32, 32)).test.first(n)

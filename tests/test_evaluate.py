@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+
+from pe_utils.data import load, normalise
+from pe_utils.evaluate import BATCH, accuracy, ssdc_by_depth
+from pe_utils.metrics import ssdc
+from pe_utils.models import build_vit
+
+
+@pytest.fixture(scope="module")
+def images():
+    return load("photos", (32, 32)).test.first(30).images
+
+
+@torch.inference_mode()
+def test_accuracy_counts_images_across_a_short_last_batch(tiny, images):
+    model = build_vit(tiny()).eval()
+    many = images.repeat(-(-(BATCH + 7) // len(images)), 1, 1, 1)[: BATCH + 7]
+    right = model(normalise(many)).argmax(dim=1)
+    labels = right.clone()
+    labels[-7:] = (right[-7:] + 1) % 6
+    assert accuracy(model, many, labels) == pytest.approx(BATCH / (BATCH + 7), abs=1e-12)
+
+
+@torch.inference_mode()
+def test_ssdc_by_depth_is_the_definition_step_by_step(tiny, images):
+    model = build_vit(tiny(depth=3)).eval()
+    curves = ssdc_by_depth(model, images)
+    stream = model._pos_embed(model.patch_embed(normalise(images)))[0]
+    for depth, block in enumerate(model.blocks):
+        for site, tokens in (("block_input", stream), ("attn_input", block.norm1(stream))):
+            unit = torch.nn.functional.normalize(tokens[:, 1:].double(), dim=-1)
+            expected = ssdc((unit @ unit.mT).mean(dim=0).numpy(), (4, 4))
+            assert curves[site][depth] == pytest.approx(expected, abs=0.02)  # float32 ties
+        stream = block(stream)
+    assert np.array_equal(curves["block_output"][:-1], curves["block_input"][1:])
+
+
+def test_the_first_depths_alone_are_the_same(tiny, images):
+    model = build_vit(tiny(depth=3)).eval()
+    few, all_ = ssdc_by_depth(model, images, depths=2), ssdc_by_depth(model, images)
+    assert all(np.array_equal(few[site], all_[site][:2]) for site in all_)
+
+
+def test_misuse_is_named(tiny, images):
+    model = build_vit(tiny())
+    with pytest.raises(ValueError, match="training mode"):
+        accuracy(model, images, torch.zeros(30, dtype=torch.long))
+    with pytest.raises(ValueError, match="training mode"):
+        ssdc_by_depth(model, images)
+    with pytest.raises(ValueError, match="at least one image"):
+        ssdc_by_depth(model.eval(), images[:0])
+    with pytest.raises(ValueError, match="30 images with 29 labels"):
+        accuracy(model, images, torch.zeros(29, dtype=torch.long))
+    with pytest.raises(ValueError, match="depths must lie between 1 and 2, not 3"):
+        ssdc_by_depth(model, images, depths=3)
