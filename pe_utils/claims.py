@@ -122,7 +122,8 @@ def measure(claim: Claim, tables: Tables, published: Tables) -> pd.DataFrame:
             verdict = check.verdict(interval, value, tables)
             rows.append(dict(claim=claim.id, check=label, formula=check.formula, published=value)
                         | asdict(interval) | dict(verdict=verdict))  # fmt: skip
-    return pd.DataFrame(rows)
+    columns = ["claim", "check", "formula", "published", "mean", "low", "high", "n", "verdict"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def overall(verdicts: Sequence[str]) -> str:
@@ -234,9 +235,9 @@ def _shape(condition: str, intervention: str, start: str, end: str) -> Check:
 
 def _no_structure(condition: str) -> Check:
     """Null at every depth; the limit is what one random order of this grid shows by chance."""
-    return Check(f"{condition} under RPI", "SSDC(d) under RPI, every depth d; limit: the standard "
-                 "deviation of one order under the null", lambda t: t.curve(condition, "rpi"),
-                 limit=lambda t: null_spread(t.grid))  # fmt: skip
+    return Check(f"{condition} under RPI", "SSDC(d) under RPI, every depth d; limit: two "
+                 "standard deviations of one random order", lambda t: t.curve(condition, "rpi"),
+                 limit=lambda t: 2 * null_spread(t.grid))  # fmt: skip
 
 
 def _alpha_check(condition: str, column: str, start: float, end: float) -> Check:

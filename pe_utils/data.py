@@ -5,6 +5,7 @@ test images are only ever evaluated.
 """
 
 import hashlib
+import io
 import math
 import os
 import re
@@ -161,7 +162,7 @@ def corrupt(images: Tensor, name: str) -> Tensor:
     if name == "clean":
         return images
     if (match := re.fullmatch(r"jpeg_q(\d+)", name)) and 1 <= (quality := int(match[1])) <= 100:
-        return torch.stack([tvf.jpeg(image, quality) for image in images.cpu()]).to(images.device)
+        return torch.stack([_jpeg(image, quality) for image in images.cpu()]).to(images.device)
     if match := re.fullmatch(r"blur_s(\d+(?:\.\d+)?)(?:_k(\d+))?", name):
         sigma = float(match[1])
         kernel = int(match[2]) if match[2] else 2 * math.ceil(4 * sigma) + 1
@@ -171,6 +172,13 @@ def corrupt(images: Tensor, name: str) -> Tensor:
         f"unknown corruption {name!r} for {tuple(images.shape[2:])} images; "
         "use clean, jpeg_q5, blur_s2.5_k5 or blur_s2.5 with other numbers"
     )
+
+
+def _jpeg(image: Tensor, quality: int) -> Tensor:
+    """Through Pillow: the same bits as torchvision's encoder, which is deprecated since 0.29."""
+    stored = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(stored, "JPEG", quality=quality)
+    return torch.from_numpy(np.array(Image.open(stored))).permute(2, 0, 1)
 
 
 def scaled_blur(image_size: tuple[int, int]) -> str:

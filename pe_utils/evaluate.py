@@ -1,8 +1,7 @@
 """Accuracy and SSDC of whatever state the model is in: interventions are the caller's `with`."""
 
-import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pe_utils.capture import token_similarity
@@ -30,13 +29,11 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 @torch.inference_mode()
-def ssdc_by_depth(
-    model: nn.Module, images: Tensor, depths: int | None = None
-) -> dict[str, NDArray[np.float64]]:
+def ssdc_by_depth(model: nn.Module, images: Tensor, depths: int | None = None) -> pd.DataFrame:
     """SSDC of the image-averaged similarity at the first `depths` blocks (all by default).
 
     Args: images: (n, 3, height, width) uint8; memory does not grow with n.
-    Returns: site (`attn_input`, `block_input`, `block_output`) to (depths,) SSDC, unitless.
+    Returns: columns site (`attn_input`, `block_input`, `block_output`), depth, ssdc.
     Raises: ValueError: no images, training mode, or a similarity without spread.
     Source: arXiv:2606.00124, section 4.2.
     """
@@ -51,10 +48,11 @@ def ssdc_by_depth(
                 normalise(batch.to(device)), [last], stop_early=True, intermediates_only=True
             )
     grid = model.patch_embed.grid_size
-    return {
-        site: np.array([ssdc(s, grid) for s in by_depth])
-        for site, by_depth in similarity.mean().items()
-    }
+    return pd.DataFrame(
+        [(site, depth, ssdc(matrix, grid))
+         for site, by_depth in similarity.mean().items() for depth, matrix in enumerate(by_depth)],
+        columns=["site", "depth", "ssdc"],
+    )  # fmt: skip
 
 
 def _check_eval(model: nn.Module) -> None:

@@ -85,6 +85,7 @@ def random_orders(patches: int, n: int, seed: int | Sequence[int]) -> NDArray[np
     return np.stack([rng.permutation(patches) for _ in range(n)]).astype(np.int64)
 
 
+@lru_cache
 def null_spread(grid: tuple[int, int], orders: int = 1000, seed: int = 0) -> float:
     """Standard deviation of SSDC under one random order: the null band of a single order.
 

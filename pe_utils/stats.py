@@ -46,20 +46,3 @@ def mean_interval(values: Iterable[float], level: float = 0.95) -> Interval:
     error = statistics.stdev(runs) / math.sqrt(len(runs))
     half = float(student_t.ppf((1 + level) / 2, df=len(runs) - 1)) * error
     return Interval(mean, mean - half, mean + half, len(runs))
-
-
-def paired(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
-    """Difference a - b within each training seed.
-
-    Args:
-        a, b: values by training seed, of two conditions.
-
-    Returns:
-        difference by seed, seeds ascending.
-
-    Raises:
-        ValueError: a seed stands in only one of the two.
-    """
-    if alone := sorted(a.keys() ^ b.keys()):
-        raise ValueError(f"seeds without a partner: {alone}; both sides need the same seeds")
-    return {seed: a[seed] - b[seed] for seed in sorted(a)}

@@ -202,7 +202,8 @@ class _Run:
         progress.write(
             f"{self.config.run_id} epoch {row['epoch']}/{self.config.epochs}: loss "
             f"{row['loss']:.3f}, held-out accuracy {held_out:.3f}, {speed:.0f} images/s, "
-            f"{left:.1f} min left"
+            f"{left:.1f} min left",
+            file=sys.stderr,
         )
 
     def _write_weights(self, path: Path) -> None:

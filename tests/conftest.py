@@ -1,6 +1,12 @@
+import os
+
 import pytest
+import torch
 
 from pe_utils.config import RunConfig, preset_config
+
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+torch.set_num_threads(1)  # more are slower on tiny tensors
 
 
 @pytest.fixture

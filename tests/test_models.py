@@ -94,4 +94,4 @@ def test_no_dropout_after_the_attention_projection(tiny):
     block = model.blocks[1]
     assert (block.attn.proj_drop.p, block.attn.attn_drop.p) == (0.0, 0.15)
     assert block.mlp.drop1.p == model.pos_drop.p == 0.15
-    assert block.drop_path1.drop_prob == 0.2
+    assert block.drop_path1.drop_prob == pytest.approx(0.2)

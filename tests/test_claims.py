@@ -1,0 +1,141 @@
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_utils.claims import CLAIMS, Tables, measure, overall, published_tables
+from pe_utils.results import published
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPER = published_tables(published())
+BY_ID = {claim.id: claim for claim in CLAIMS}
+
+
+def over_seeds(
+    scale: float = 1.0, noise: float = 0.003, seeds: int = 4, rng_seed: int = 0
+) -> Tables:
+    """The published tables as if measured: every deviation of a condition from the mean of all
+    conditions times `scale`, every curve's deviation from its own start times `scale`, noise."""
+    rng = np.random.default_rng(rng_seed)
+
+    def spread(table: pd.DataFrame, column: str, group: list[str]) -> pd.DataFrame:
+        middle = table.groupby(group)[column].transform("mean")
+        frames = []
+        for seed in range(1, seeds + 1):
+            values = middle + scale * (table[column] - middle) + rng.normal(0, noise, len(table))
+            frames.append(table.assign(seed=seed, **{column: values}))
+        return pd.concat(frames, ignore_index=True)
+
+    fragility = spread(PAPER.fragility, "fragility", ["corruption"])
+    fragility["clean_accuracy"] = spread(PAPER.fragility, "clean_accuracy", ["corruption"])[
+        "clean_accuracy"
+    ]
+    alpha = spread(PAPER.alpha, "fragility", ["condition"])
+    alpha["delta_ssdc"] = spread(PAPER.alpha, "delta_ssdc", ["condition"])["delta_ssdc"]
+    ssdc = PAPER.ssdc.assign(all=0)
+    return Tables((14, 14), spread(ssdc, "ssdc", ["intervention"]), fragility, alpha)
+
+
+def verdicts(tables: Tables) -> dict[str, str]:
+    return {c.id: overall(measure(c, tables, PAPER)["verdict"].tolist()) for c in CLAIMS}
+
+
+def test_the_papers_own_values_over_four_seeds_reproduce_every_claim():
+    assert verdicts(over_seeds(noise=0.0005)) == {c.id: "reproduced" for c in CLAIMS}
+
+
+def test_effects_turned_around_contradict_every_claim_of_an_effect():
+    straight, turned = over_seeds(noise=0.0005), over_seeds(scale=-1, noise=0.0005)
+    half = Tables((14, 14), straight.ssdc, turned.fragility, straight.alpha)
+    assert verdicts(half)["A12"] == "contradicted"
+    turned = verdicts(turned)  # A12: anchoring and fragility both turned correlate as before
+    effects = [c.id for c in CLAIMS if c.id not in ("A1", "A3", "A6", "A12")]
+    assert {id_: turned[id_] for id_ in effects} == {id_: "contradicted" for id_ in effects}
+
+
+def test_effects_of_a_third_of_the_size_are_direction_only():
+    weak = over_seeds(scale=1 / 3, noise=0.0002)
+    for id_ in ("A4", "A7", "A13"):
+        rows = measure(BY_ID[id_], weak, PAPER)
+        assert set(rows["verdict"]) == {"direction only"}, id_
+
+
+def test_fewer_than_three_seeds_decide_nothing():
+    assert set(verdicts(over_seeds(seeds=2)).values()) == {"undecided"}
+
+
+@pytest.mark.parametrize("rng_seed", range(10))
+def test_a_random_model_never_reproduces_an_effect(rng_seed):
+    """Six conditions that differ by chance alone, at the noise of real seeds."""
+    rows = pd.concat(
+        [measure(c, over_seeds(scale=0, noise=0.02, rng_seed=rng_seed), PAPER) for c in CLAIMS]
+    )
+    verdict = rows.groupby("claim")["verdict"].agg(lambda v: overall(v.tolist()))
+    nulls_and_levels = ("A1", "A3", "A6")
+    assert "reproduced" not in set(verdict.drop(list(nulls_and_levels)))
+
+
+def test_a_null_needs_its_whole_interval_inside_the_limit():
+    claim = BY_ID["A3"]
+
+    def with_level(level: float, noise: float) -> set[str]:
+        tables = over_seeds(noise=0)
+        rng = np.random.default_rng(0)
+        here = (tables.ssdc["condition"] == "ablated") & (tables.ssdc["intervention"] == "rpi")
+        tables.ssdc.loc[here, "ssdc"] = level + rng.normal(0, noise, here.sum())
+        return set(measure(claim, tables, PAPER)["verdict"])
+
+    assert with_level(0.0, 0.001) == {"reproduced"}
+    assert with_level(0.2, 0.001) == {"contradicted"}
+    assert with_level(-0.2, 0.001) == {"contradicted"}
+    assert "reproduced" not in with_level(0.0, 0.2)
+
+
+def test_a_contrast_pairs_by_seed_and_counts_only_whole_pairs():
+    tables = over_seeds(noise=0)
+    offset = tables.fragility["seed"] * 10.0  # what seeds have in common must cancel
+    shifted = tables.fragility.assign(fragility=tables.fragility["fragility"] + offset)
+    shifted = shifted[~((shifted["seed"] == 4) & (shifted["condition"] == "rope"))]
+    rows = measure(BY_ID["A7"], Tables((14, 14), tables.ssdc, shifted, tables.alpha), PAPER)
+    rows = rows.set_index("check")
+    assert rows.loc["ablated - ape", ["mean", "n"]].tolist() == pytest.approx([0.2111, 4])
+    assert rows.loc["ablated - rope", ["mean", "n"]].tolist() == pytest.approx([0.347, 3])
+
+
+def test_published_values_by_hand():
+    """Read off the paper's tables and figures."""
+    values = pd.concat([measure(c, PAPER, PAPER) for c in CLAIMS]).set_index(["claim", "check"])
+    assert values.loc[("A7", "rpt - spe"), "published"] == pytest.approx(0.6297 - 0.4351)
+    assert values.loc[("A13", "rope - spe"), "published"] == pytest.approx(0.6901 - 0.6568)
+    assert values.loc[("A9", "delta_ssdc: 1.0 - 0.4"), "published"] == pytest.approx(0.4725)
+    assert values.loc[("A11", "frame over kind"), "published"] == pytest.approx(
+        (0.6297 - 0.4351) - (0.4351 - 0.2988)
+    )
+    early_last = values.loc[("A5", "ape, rpi: early - last"), "published"]
+    assert early_last == pytest.approx(0.4909 - 0.3968)  # depth 2 of 12, a sixth
+    assert len(values.index.get_level_values("claim").unique()) == 13
+
+
+def test_no_measurement_at_all_is_undecided():
+    empty = Tables((8, 8), *(t.iloc[:0] for t in (PAPER.ssdc, PAPER.fragility, PAPER.alpha)))
+    assert set(verdicts(empty).values()) == {"undecided"}
+
+
+def test_criteria_were_committed_before_any_result_table():
+    def first(path: str) -> int | None:
+        log = subprocess.run(
+            ["git", "log", "--reverse", "--format=%ct", "--diff-filter=A", "--", path],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        times = log.stdout.split()
+        return int(times[0]) if times else None
+
+    criteria = first("pe_utils/claims.py")
+    tables = [
+        first(f"results/{t}.csv") for t in ("laptop/ssdc", "laptop/fragility", "laptop/alpha")
+    ]
+    if criteria is None:
+        pytest.skip("a shallow clone does not tell")
+    assert all(table is None or criteria < table for table in tables)

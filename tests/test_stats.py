@@ -1,0 +1,67 @@
+import math
+
+import numpy as np
+import pytest
+
+from pe_utils.stats import Interval, mean_interval
+
+
+def test_interval_by_hand():
+    # mean 5, standard error sqrt(20 / 3) / 2, and t(0.975, 3) = 3.182446 from any printed table
+    interval = mean_interval([2.0, 4.0, 6.0, 8.0])
+    half = 3.182446 * math.sqrt(20 / 3) / 2
+    assert (interval.mean, interval.n) == (5, 4)
+    assert interval.low == pytest.approx(5 - half, abs=1e-5)
+    assert interval.high == pytest.approx(5 + half, abs=1e-5)
+
+
+def test_level_widens_the_interval():
+    runs = [2.0, 4.0, 6.0, 8.0]
+    narrow, wide = mean_interval(runs, level=0.9), mean_interval(runs, level=0.99)
+    assert narrow.high - 5 == pytest.approx(2.353363 * math.sqrt(20 / 3) / 2, abs=1e-5)
+    assert wide.high > narrow.high
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    draws = np.random.default_rng(0).normal(size=(2000, 4))
+    hits = [interval.low <= 0 <= interval.high for interval in map(mean_interval, draws)]
+    # 2000 draws: standard error 0.5 %; a normal quantile instead of t would cover 85 %
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize("runs", [[0.25], [0.25, 0.75]])
+def test_one_or_two_runs_have_no_interval(runs):
+    interval = mean_interval(runs)
+    assert (interval.mean, interval.n) == (sum(runs) / len(runs), len(runs))
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7, -1 / 3, 0.0])
+@pytest.mark.parametrize("n", [3, 4, 7])
+def test_equal_values_have_an_interval_of_width_zero(value, n):
+    assert mean_interval([value] * n) == Interval(value, value, value, n)
+
+
+def test_interval_takes_any_iterable():
+    runs = [0.1, 0.2, 0.4]
+    expected = mean_interval(runs)
+    assert mean_interval(np.array(runs)) == expected
+    assert mean_interval(dict(enumerate(runs)).values()) == expected
+    assert type(mean_interval(np.array(runs, dtype=np.float32)).mean) is float
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "message"),
+    [
+        ([], 0.95, "empty"),
+        ([0.1, math.nan, 0.2], 0.95, "finite"),
+        ([0.1, math.inf, 0.2], 0.95, "finite"),
+        ([0.1, 0.2, 0.3], 95, "level must lie in"),
+        ([0.1, 0.2, 0.3], 0, "level must lie in"),
+        ({1: 0.1, 2: 0.2, 3: 0.4}, 0.95, r"pass its \.values\(\)"),
+    ],
+)
+def test_interval_refuses(values, level, message):
+    with pytest.raises(ValueError, match=message):
+        mean_interval(values, level)

@@ -1,0 +1,162 @@
+"""What holds of the repository as a whole: layers, notebooks, pins, links."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import jupytext
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted((ROOT / "pe_utils").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+LEVEL = {
+    "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "interventions": 0, "capture": 0,
+    "plots": 1, "data": 1, "models": 1, "results": 1, "evaluate": 2, "train": 3, "claims": 4,
+    "probe": 4, "notebook": 4, "chapters": 4,
+}  # fmt: skip
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)
+def test_imports_point_strictly_downwards(path):
+    for name in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
+        assert LEVEL[name] < LEVEL[path.stem], f"{path.stem} imports {name}"
+
+
+def imported_modules(tree):
+    """The modules of pe_utils that are imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "absolute imports only"
+            package, _, name = node.module.partition(".")
+            if package == "pe_utils":
+                yield from [name] if name else (alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                package, _, name = alias.name.partition(".")
+                if package == "pe_utils":
+                    yield name or "__init__"
+
+
+def code_cells(path):
+    return [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+
+
+def is_parameters(cell):
+    return "parameters" in cell.metadata.get("tags", [])
+
+
+@each_notebook
+def test_notebooks_compose_and_never_define(path):
+    cells = code_cells(path)
+    assert [c.source for c in cells if len(c.source.splitlines()) > 15] == []
+    for node in ast.walk(ast.parse("\n".join(c.source for c in cells))):
+        assert not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        assert not (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {a.name for a in node.names} | {getattr(node, "module", None)}
+            assert not names & {"urllib", "urllib.request", "requests"}, "no downloads"
+
+
+@each_notebook
+def test_notebooks_hold_no_typed_in_data(path):
+    for cell in code_cells(path):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict) and not is_parameters(
+                cell
+            ):
+                numbers = [
+                    n for n in ast.walk(node)
+                    if isinstance(n, ast.Constant) and type(n.value) in (int, float)
+                ]  # fmt: skip
+                assert len(numbers) < 6, ast.unparse(node)
+
+
+@each_notebook
+def test_notebooks_declare_and_check_their_parameters(path):
+    cells = code_cells(path)
+    (place,) = [i for i, cell in enumerate(cells) if is_parameters(cell)]
+    statements = ast.parse(cells[place].source).body
+    assert all(isinstance(node, ast.AnnAssign) for node in statements), "annotate each parameter"
+    assert "preset" in [node.target.id for node in statements]
+    assert "check_parameters(In)" in cells[place + 1].source
+    heavy = {"torch", "timm", "pandas", "matplotlib"}
+    for node in ast.walk(ast.parse("\n".join(c.source for c in cells[: place + 2]))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
+            assert not {n.partition(".")[0] for n in names} & heavy, "check before heavy imports"
+
+
+def test_every_notebook_has_a_chapter_and_a_place_in_the_book():
+    names = [path.stem for path in NOTEBOOKS]
+    assert [path.stem for path in sorted((ROOT / "book/chapters").glob("*.ipynb"))] == names
+    assert sorted(p.removeprefix("chapters/") for p in toc_pages() if "/" in p) == names
+
+
+def test_every_page_of_the_book_is_in_its_contents():
+    written = [path.stem for path in (ROOT / "book").glob("*.md")]
+    assert sorted(page for page in toc_pages() if "/" not in page) == sorted(written)
+
+
+def toc_pages():
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    return re.findall(r"'(?:file|root)': '([^']+)'", repr(toc))
+
+
+@pytest.mark.parametrize("name", ["_config.yml", "_toc.yml"])
+def test_book_reads_its_settings_through_relative_links(name):
+    link = ROOT / "book" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / name
+    assert not (ROOT / name).is_symlink()
+
+
+def test_environment_has_the_pins_of_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert extras["dev"][0] == "pe_utils[book,run]"
+    pins = [*project["dependencies"], *extras["book"], *extras["run"], *extras["dev"][1:]]
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    python, pip, packages = environment["dependencies"]
+    assert python == f"python{project['requires-python']}"
+    assert pip == "pip"
+    assert packages["pip"] == ["-e .", *pins]
+
+
+def test_lock_holds_exact_versions_of_all_that_is_asked_for():
+    header, *lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    assert header.startswith("# exact versions, written by make lock")
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+    locked = {canonical(line.partition("==")[0]) for line in lines}
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    asked = environment["dependencies"][2]["pip"][1:]
+    assert {canonical(re.match(r"[\w.-]+", pin)[0]) for pin in asked} - locked == set()
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_no_file_names_a_path_of_one_machine():
+    folders = "|".join(("work", "tmp", "root", "home", "Users"))
+    pattern = re.compile(rf"(?<![\w.:/*-])/(?:{folders})/")
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    found = []
+    for name in listed.stdout.splitlines():
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):  # binary; deleted but not yet committed; a folder
+            continue
+        found += [
+            f"{name}: {line.strip()[:100]}" for line in text.splitlines() if pattern.search(line)
+        ]
+    assert found == []

@@ -1,0 +1,129 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pe_utils import results
+from pe_utils.config import preset_config
+from pe_utils.data import Split, load
+from pe_utils.evaluate import accuracy
+from pe_utils.models import build_vit
+from pe_utils.train import load_model, train, trained_model
+
+PHOTOS = load("photos", (32, 32))
+
+
+def start(*options: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "pe_utils.train", "--preset", "smoke", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_killed_run_resumes_to_the_bits_of_an_unbroken_one(home, monkeypatch):
+    """rpt draws everything that can be drawn: batches, crops, flips, dropout and orders."""
+    config = preset_config("smoke", "rpt", 1, epochs=20)
+    process = start("--condition", "rpt", "--seed", "1", "--epochs", "20", "--jobs", "1")
+    deadline = time.monotonic() + 120
+    while not (config.run_dir / "checkpoint.pt").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert (config.run_dir / "checkpoint.pt").exists()
+    assert not config.weights_path.exists()
+    train(config, PHOTOS)
+    resumed = load_file(config.weights_path)
+    log = results.read("training", [config])
+
+    monkeypatch.setenv("PE_HOME", str(home / "unbroken"))
+    train(config, PHOTOS)
+    unbroken = load_file(config.weights_path)
+    assert resumed.keys() == unbroken.keys()
+    assert all(torch.equal(resumed[name], unbroken[name]) for name in unbroken)
+    columns = ["epoch", "step", "loss", "held_out_accuracy"]
+    assert log[columns].equals(results.read("training", [config])[columns])
+
+
+def test_two_processes_asked_for_one_run_train_it_once(home):
+    options = ("--condition", "ape", "--epochs", "10", "--jobs", "1")
+    first, second = start(*options), start(*options)
+    lines = "".join(process.communicate()[0] for process in (first, second)).splitlines()
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert len([line for line in lines if " epoch 10/10" in line]) == 1
+
+
+def test_the_command_runs_what_is_missing_and_repeats_nothing(home):
+    options = ("--condition", "ape", "untrained_ablated", "--seed", "0", "1", "--epochs", "1")
+    bad = start(*options)
+    assert "untrained_ablated: epochs must be 0, not 1" in bad.communicate()[0]
+    assert bad.returncode == 2
+    options = ("--condition", "ape", "untrained_ablated", "--seed", "0", "1")
+    assert start(*options).communicate()[0].count("epoch 2/2") == 2
+    before = {p: p.stat().st_mtime_ns for p in home.glob("weights/smoke/*")}
+    assert len(before) == 4
+    assert start(*options).communicate()[0] == ""
+    assert {p: p.stat().st_mtime_ns for p in home.glob("weights/smoke/*")} == before
+
+
+def test_a_finished_run_is_its_float16_weights(home, tiny):
+    config = tiny("spe", epochs=2)
+    model = trained_model(config, PHOTOS)
+    stored = load_file(config.weights_path)
+    assert {w.dtype for w in stored.values()} == {torch.float16}
+    assert not model.training
+    weights = dict(model.named_parameters())
+    assert all(torch.equal(weights[name], stored[name].float()) for name in weights)
+    assert len(list((config.run_dir / "snapshots").iterdir())) > 5
+    assert not (config.run_dir / "checkpoint.pt").exists()
+    assert len((config.run_dir / "log.csv").read_text().splitlines()) == 3
+    record = results.weights_record(config)
+    assert record["digest"] == PHOTOS.digest
+    assert record["config"]["condition"] == "spe"
+
+
+def test_training_learns_the_photographs(home):
+    config = preset_config("smoke", "ape", 0, epochs=6)
+    images, labels = PHOTOS.held_out.images, PHOTOS.held_out.labels
+    assert accuracy(build_vit(config).eval(), images, labels) < 0.35  # chance is 0.17
+    assert accuracy(trained_model(config, PHOTOS), images, labels) > 0.5
+
+
+def test_the_untrained_model_is_the_initialisation(home, tiny):
+    config = tiny("untrained_ablated")
+    model, fresh = trained_model(config, PHOTOS), build_vit(config)
+    for a, b in zip(model.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(a, b.half().float())
+
+
+def test_rpt_is_ape_trained_in_random_orders(home, tiny):
+    ape, rpt = tiny("ape"), tiny("rpt")
+    weights = [load_file(c.weights_path) for c in (ape, rpt) if trained_model(c, PHOTOS)]
+    assert weights[0].keys() == weights[1].keys()
+    assert not torch.equal(weights[0]["head.weight"], weights[1]["head.weight"])
+
+
+def test_runs_on_other_data_are_refused(home, tiny):
+    config = tiny("ablated")
+    other = replace(PHOTOS, digest="0123")
+    with pytest.raises(FileNotFoundError, match="no weights of ablated-seed0"):
+        load_model(config)
+    train(config, PHOTOS)
+    with pytest.raises(ValueError, match="was trained on data skimage-photos, not 0123"):
+        trained_model(config, other)
+    with pytest.raises(ValueError, match="5 classes but num_classes is 6"):
+        train(tiny("ape"), replace(PHOTOS, classes=PHOTOS.classes[:5]))
+    small = Split(PHOTOS.train.images[..., :16], PHOTOS.train.labels)
+    with pytest.raises(ValueError, match=r"images are \(32, 16\), not \(32, 32\)"):
+        train(tiny("ape"), replace(PHOTOS, train=small))
+
+
+def test_weights_of_another_run_are_refused(home, tiny):
+    a, b = tiny("ape", seed=0), tiny("ape", seed=1)
+    train(a, PHOTOS)
+    b.weights_path.write_bytes(a.weights_path.read_bytes())
+    with pytest.raises(ValueError, match=r"holds run ape-seed0-.*, not ape-seed1"):
+        load_model(b)
