@@ -181,27 +181,33 @@ def _jpeg(image: Tensor, quality: int) -> Tensor:
     return torch.from_numpy(np.array(Image.open(stored))).permute(2, 0, 1)
 
 
-def scaled_blur(image_size: tuple[int, int]) -> str:
-    """The published blur with sigma scaled from 224 px to this image: 2.5 * side / 224."""
-    return f"blur_s{2.5 * min(image_size) / 224:.3f}"
-
-
 def changed_variance(images: Tensor, name: str) -> float:
     """Share of the pixel variance that a corruption changes: mean squared change / variance."""
     before, after = images.float(), corrupt(images, name).float()
     return float((after - before).square().mean() / before.var())
 
 
-def match_severity(images: Tensor, share: float) -> tuple[str, str]:
-    """The JPEG quality and the blur sigma (steps of 0.05) that change this share of the variance.
+def severity(name: str, images: Tensor) -> str:
+    """The setting of a corruption that is named relative to the data set; others stay.
 
-    Args: images: uint8 *training* images; share: the target, in (0, 1).
-    Raises: ValueError: share out of range.
+    Args:
+        name: `blur_scaled`, the published sigma scaled from 224 px to the image (2.5 * side / 224);
+            `jpeg_v<percent>` or `blur_v<percent>`, what changes that share of the pixel variance;
+            or a name that `corrupt` takes.
+        images: uint8 *training* images: evaluation images are never tuned on.
+
+    Raises: ValueError: the percentage is not in 1 to 99.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share of the variance must lie in (0, 1), not {share}")
-    families = [f"jpeg_q{q}" for q in range(1, 96)], [f"blur_s{s / 20:.2f}" for s in range(5, 41)]
-    return tuple(_nearest(lambda name: changed_variance(images, name), f, share) for f in families)
+    if name == "blur_scaled":
+        return f"blur_s{2.5 * min(images.shape[2:]) / 224:.3f}"
+    match = re.fullmatch(r"(jpeg|blur)_v(\d+)", name)
+    if not match:
+        return name
+    if not 1 <= (percent := int(match[2])) <= 99:
+        raise ValueError(f"{name}: the share of the variance must be 1 to 99 percent")
+    settings = {"jpeg": [f"jpeg_q{q}" for q in range(1, 96)],
+                "blur": [f"blur_s{s / 20:.2f}" for s in range(5, 41)]}[match[1]]  # fmt: skip
+    return _nearest(lambda setting: changed_variance(images, setting), settings, percent / 100)
 
 
 def _nearest(value: Callable[[str], float], names: list[str], target: float) -> str:

@@ -1,11 +1,15 @@
 """Accuracy and SSDC of whatever state the model is in: interventions are the caller's `with`."""
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from pe_utils.capture import token_similarity
 from pe_utils.data import normalise
+from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import ssdc
 
 BATCH = 250
@@ -53,6 +57,27 @@ def ssdc_by_depth(model: nn.Module, images: Tensor, depths: int | None = None) -
          for site, by_depth in similarity.mean().items() for depth, matrix in enumerate(by_depth)],
         columns=["site", "depth", "ssdc"],
     )  # fmt: skip
+
+
+def ssdc_under_rpi(
+    model: nn.Module, images: Tensor, orders: NDArray[np.int64], depths: int | None = None
+) -> pd.DataFrame:
+    """The RPI estimand: SSDC of all images under one order, averaged over the orders.
+
+    Averaging S over the orders instead would not shrink the spread of one order.
+
+    Args: orders: (orders, patches), each a permutation (`metrics.random_orders`).
+    Returns: columns site, depth, ssdc.
+    Raises: ValueError: as `ssdc_by_depth` and `permute_tokens`, or no orders.
+    Source: arXiv:2606.00124, section 4.3; the mean over orders is ours.
+    """
+    if not len(orders):
+        raise ValueError("ssdc_under_rpi needs at least one order")
+    curves = []
+    for order in tqdm(orders, "orders", disable=None, leave=False):
+        with permute_tokens(model, order):
+            curves.append(ssdc_by_depth(model, images, depths))
+    return pd.concat(curves).groupby(["site", "depth"], as_index=False).mean()
 
 
 def _check_eval(model: nn.Module) -> None:

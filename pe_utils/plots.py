@@ -12,6 +12,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from pe_utils.stats import mean_interval
 
@@ -64,6 +65,7 @@ def depth_curves(
         axis.set_xlabel("relative depth")
         axis.set_xticks([0, 0.5, 1], ["0", "½", "1"])
     _legend(figure, _seed_count(ours), null="rpi" in rows)
+    plt.close(figure)  # shown by whoever returns it, and once
     return figure
 
 
@@ -100,6 +102,7 @@ def fragility_dots(ours: pd.DataFrame, published: pd.DataFrame, titles: dict[str
     axes[0, 0].set_yticks(range(len(conditions)), conditions)
     axes[0, 0].set_ylim(len(conditions) - 0.4, -0.6)
     _legend(figure, _seed_count(ours), line="none")
+    plt.close(figure)  # shown by whoever returns it, and once
     return figure
 
 
@@ -127,6 +130,25 @@ def alpha_panels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure:
     for axis in axes[-1]:
         axis.set_xlabel("α (factor on the positional table)")
     _legend(figure, _seed_count(ours))
+    plt.close(figure)  # shown by whoever returns it, and once
+    return figure
+
+
+def image_rows(rows: dict[str, Tensor]) -> Figure:
+    """Small images, a labelled row per name.
+
+    Args: rows: name to (n, 3, height, width) uint8, the same n in every row.
+    """
+    n = len(next(iter(rows.values())))
+    figure, axes = plt.subplots(len(rows), n, figsize=(1.6 + 1.1 * n, 1.15 * len(rows)),
+                                squeeze=False, layout="constrained")  # fmt: skip
+    for row, (name, images) in zip(axes, rows.items(), strict=True):
+        for axis, image in zip(row, images, strict=True):
+            axis.imshow(image.permute(1, 2, 0))
+            axis.set_xticks([])
+            axis.set_yticks([])
+        row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+    plt.close(figure)
     return figure
 
 

@@ -5,7 +5,7 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as tvf
 
 from pe_utils import data
-from pe_utils.data import augment, changed_variance, corrupt, load, match_severity, scaled_blur
+from pe_utils.data import augment, changed_variance, corrupt, load, severity
 
 
 def write_folder(root, classes=("a", "b"), test="val", n=10, size=(32, 32)):
@@ -140,16 +140,22 @@ def test_corruptions_want_uint8():
         corrupt(torch.zeros(1, 3, 32, 32), "jpeg_q5")
 
 
-def test_matched_settings_change_the_same_share_of_the_variance():
+@pytest.mark.parametrize("name", ["jpeg_v3", "jpeg_v8", "blur_v3", "blur_v8"])
+def test_matched_settings_change_the_same_share_of_the_variance(name):
     images = load("photos", (32, 32)).train.images[:200]
-    for share in (0.03, 0.08):
-        jpeg, blur = match_severity(images, share)
-        assert changed_variance(images, jpeg) == pytest.approx(share, rel=0.15)
-        assert changed_variance(images, blur) == pytest.approx(share, rel=0.15)
-    assert changed_variance(images, "clean") == 0
-    assert scaled_blur((224, 224)) == "blur_s2.500"
-    with pytest.raises(ValueError, match="share of the variance"):
-        match_severity(images, 1.5)
+    setting = severity(name, images)
+    assert setting.startswith(name[:4])
+    assert changed_variance(images, setting) == pytest.approx(int(name[-1]) / 100, rel=0.15)
+
+
+def test_relative_corruptions_know_the_image():
+    small, large = (torch.zeros(1, 3, side, side, dtype=torch.uint8) for side in (32, 224))
+    assert severity("blur_scaled", large) == "blur_s2.500"
+    assert severity("blur_scaled", small) == "blur_s0.357"
+    assert severity("jpeg_q5", small) == "jpeg_q5"
+    assert changed_variance(load("photos", (32, 32)).test.images[:9], "clean") == 0
+    with pytest.raises(ValueError, match="jpeg_v0: the share"):
+        severity("jpeg_v0", small)
 
 
 def test_augmentation_draws_for_each_image_and_only_moves_pixels():

@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 import torch
 
 from pe_utils.data import load, normalise
-from pe_utils.evaluate import BATCH, accuracy, ssdc_by_depth
-from pe_utils.metrics import ssdc
+from pe_utils.evaluate import BATCH, accuracy, ssdc_by_depth, ssdc_under_rpi
+from pe_utils.interventions import permute_tokens
+from pe_utils.metrics import null_spread, random_orders, ssdc
 from pe_utils.models import build_vit
 
 
@@ -40,6 +42,21 @@ def test_the_first_depths_alone_are_the_same(tiny, images):
     model = build_vit(tiny(depth=3)).eval()
     few, all_ = ssdc_by_depth(model, images, depths=2), ssdc_by_depth(model, images)
     assert few.equals(all_[all_["depth"] < 2].reset_index(drop=True))
+
+
+def test_rpi_is_the_mean_over_orders_and_zero_without_positions(tiny, images):
+    orders = random_orders(16, 5, 0)
+    model = build_vit(tiny("spe")).eval()
+    single = [ssdc_under_rpi(model, images, orders[i : i + 1]) for i in range(5)]
+    mean = np.mean([curve["ssdc"] for curve in single], axis=0)
+    assert ssdc_under_rpi(model, images, orders)["ssdc"].to_numpy() == pytest.approx(mean)
+    with permute_tokens(model, orders[0]):
+        by_hand = ssdc_by_depth(model, images)
+    assert single[0].sort_values(["site", "depth"])["ssdc"].tolist() == by_hand["ssdc"].tolist()
+    many = ssdc_under_rpi(build_vit(tiny("ablated")).eval(), images[:5], random_orders(16, 200, 0))
+    assert many["ssdc"].abs().max() < 4 * null_spread((4, 4)) / 200**0.5
+    with pytest.raises(ValueError, match="at least one order"):
+        ssdc_under_rpi(model, images, orders[:0])
 
 
 def test_misuse_is_named(tiny, images):
