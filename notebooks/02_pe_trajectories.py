@@ -37,6 +37,7 @@ from pe_utils.data import load, runs
 from pe_utils.evaluate import ssdc_by_depth, ssdc_under_rpi
 from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import null_spread, random_orders
+from pe_utils.notebook import figure_html
 from pe_utils.train import load_model, trained_model
 
 # %%
@@ -116,6 +117,15 @@ glue("minutes", float(training["minutes"].max()), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("n_orders", n_orders, display=False)
 glue("data_name", configs[0].dataset, display=False)
+
+# %% tags=["hide-cell"]
+figure = plots.depth_curves(at_input, published, conditions, null)
+alt = "SSDC over depth for ablated, ape, spe and rope, clean and with shuffled patches (RPI)."
+caption = (
+    "Spatial structure (SSDC) over depth, clean above and with the patches shuffled under fixed "
+    f"positions below. Solid: ours, {configs[0].dataset}, n = {len(seeds)}; dashed: published."
+)
+glue("landing_figure", figure_html(figure, alt, caption), display=False)
 
 # %% [markdown]
 # {numref}`fig-trajectories` and the table are drawn from

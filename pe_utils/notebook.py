@@ -1,10 +1,18 @@
 """What the chapters share. Light to import: a bad parameter is reported before any heavy import."""
 
 import ast
+import base64
 import difflib
+import html
+import io
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from IPython.display import HTML
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INJECTED = "# Parameters"  # papermill's first line of the cell that it inserts
 
@@ -47,6 +55,18 @@ def check_parameters(history: Sequence[str]) -> None:
                 f"{name}={value!r} must be {ast.unparse(declared[name].type)}, like the default "
                 f"{declared[name].default!r}; with papermill: {_how_to_pass(name, value, declared)}"
             )
+
+
+def figure_html(figure: "Figure", alt: str, caption: str) -> HTML:
+    """A figure with alt text and caption, to be glued and shown on another page of the book."""
+    stored = io.BytesIO()
+    figure.savefig(stored, format="png", dpi=150)
+    data = base64.b64encode(stored.getvalue()).decode()
+    return HTML(
+        f'<figure class="align-default"><img alt="{html.escape(alt)}" style="max-width: 100%" '
+        f'src="data:image/png;base64,{data}"><figcaption>{html.escape(caption)}</figcaption>'
+        "</figure>"
+    )
 
 
 def _last_declaration(cells: Sequence[str]) -> dict[str, _Declared]:

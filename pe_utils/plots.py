@@ -81,8 +81,9 @@ def fragility_dots(ours: pd.DataFrame, published: pd.DataFrame, titles: dict[str
     columns = min(4, len(titles))
     rows = -(-len(titles) // columns)
     with sns.axes_style("whitegrid", STYLE):
-        figure, axes = plt.subplots(rows, columns, figsize=(2.3 * columns + 1, 2.3 * rows + 0.6),
-                                    sharey=True, squeeze=False, layout="constrained")  # fmt: skip
+        size = 2.3 * columns + 1, 2.3 * rows + 0.6
+        figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True,
+                                    squeeze=False, layout="constrained")  # fmt: skip
     for axis, (corruption, title) in zip(axes.flat, titles.items(), strict=False):
         for y, condition in enumerate(conditions):
             colour, marker = COLOURS[condition], MARKERS[condition]
@@ -95,10 +96,11 @@ def fragility_dots(ours: pd.DataFrame, published: pd.DataFrame, titles: dict[str
                 interval = mean_interval(mine)
                 axis.plot([interval.low, interval.high], [y - 0.2] * 2, color=colour, lw=2)
         axis.set_title(title, fontsize=9)
-        axis.set_xlabel("fragility")
         axis.axvline(0, color="#999999", lw=0.8)
     for axis in axes.flat[len(titles) :]:
         axis.set_visible(False)
+    for axis in axes[-1]:
+        axis.set_xlabel("fragility")
     axes[0, 0].set_yticks(range(len(conditions)), conditions)
     axes[0, 0].set_ylim(len(conditions) - 0.4, -0.6)
     _legend(figure, _seed_count(ours), line="none")
@@ -131,6 +133,26 @@ def alpha_panels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure:
         axis.set_xlabel("α (factor on the positional table)")
     _legend(figure, _seed_count(ours))
     plt.close(figure)  # shown by whoever returns it, and once
+    return figure
+
+
+def training_curves(log: pd.DataFrame, shorter: pd.DataFrame) -> Figure:
+    """Held-out accuracy against epoch, a colour per condition; shorter runs are dotted.
+
+    Args: both: columns condition, seed, epoch, held_out_accuracy.
+    """
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axis = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
+    for rows, line in ((log, "-"), (shorter, ":")):
+        for (condition, _seed), run in rows.groupby(["condition", "seed"]):
+            axis.plot(run["epoch"], run["held_out_accuracy"], line, color=COLOURS[condition],
+                      marker=MARKERS[condition], ms=4, lw=1.3)  # fmt: skip
+    axis.set_xlabel("epoch")
+    axis.set_ylabel("accuracy on held-out training images")
+    shown = [c for c in COLOURS if (log["condition"] == c).any()]
+    handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in shown]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    plt.close(figure)
     return figure
 
 

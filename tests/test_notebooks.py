@@ -1,0 +1,98 @@
+"""Every chapter, run by papermill at preset smoke from nothing, in one home and one pass."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAPTERS = sorted((ROOT / "book" / "chapters").glob("*.ipynb"))
+TABLES = {
+    "01_ablated_emergence": {"ssdc"},
+    "02_pe_trajectories": {"ssdc"},
+    "03_random_permutation_training": {"ssdc"},
+    "04_fragility": {"accuracy", "fragility"},
+    "05_alpha_scaling": {"alpha", "alpha_ssdc"},
+    "06_training": {"training"},
+}
+PAPERMILL = [sys.executable, "-m", "papermill", "--no-progress-bar"]
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """An empty home and a folder far from the repository to run from, shared by the chapters."""
+    return tmp_path_factory.mktemp("smoke")
+
+
+def run(chapter: Path, folder: Path, *parameters: str) -> subprocess.CompletedProcess:
+    env = os.environ | {"PE_HOME": str(folder / "home"), "PE_DATA": str(folder / "nowhere")}
+    command = [*PAPERMILL, str(chapter), str(folder / f"{chapter.stem}.ipynb"), *parameters]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+def test_every_chapter_is_listed_here():
+    assert {c.stem for c in CHAPTERS} == set(TABLES)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda c: c.stem)
+def test_a_chapter_runs_from_nothing_and_fills_its_tables(chapter, smoke):
+    done = run(chapter, smoke, "-p", "preset", "smoke")
+    assert done.returncode == 0, done.stderr[-3000:]
+    home = smoke / "home"
+    for table in TABLES[chapter.stem]:
+        rows = pd.read_csv(home / "results" / "smoke" / f"{table}.csv")
+        assert len(rows)
+        assert np.isfinite(rows.select_dtypes("number")).all(axis=None)
+        for run_id in rows["run"]:
+            assert (home / "weights" / "smoke" / f"{run_id}.safetensors").exists()
+            trained = not run_id.startswith("untrained")
+            snapshots = list((home / "runs" / "smoke" / run_id / "snapshots").glob("*"))
+            assert bool(snapshots) == trained
+    notebook = nbformat.read(smoke / f"{chapter.stem}.ipynb", 4)
+    shown = [key for c in notebook.cells if c.cell_type == "code"
+             for o in c.outputs for key in o.get("data", {})]  # fmt: skip
+    assert "image/png" in shown
+    assert "text/html" in shown
+
+
+def test_a_second_run_measures_nothing_again(smoke):
+    chapter = CHAPTERS[1]
+    assert run(chapter, smoke, "-p", "preset", "smoke").returncode == 0
+    tables = {p: p.stat().st_mtime_ns for p in (smoke / "home" / "results").rglob("*")}
+    weights = {p: p.stat().st_mtime_ns for p in (smoke / "home" / "weights").rglob("*")}
+    assert run(chapter, smoke, "-p", "preset", "smoke").returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in (smoke / "home" / "results").rglob("*")} == tables
+    assert {p: p.stat().st_mtime_ns for p in (smoke / "home" / "weights").rglob("*")} == weights
+
+
+def test_other_parameters_add_rows_of_their_own(smoke):
+    chapter = ROOT / "book" / "chapters" / "02_pe_trajectories.ipynb"
+    options = ("-y", "{preset: smoke, seeds: [1, 2, 3], n_images: 20, n_orders: 3, order_seed: 5}")
+    done = run(chapter, smoke, *options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = pd.read_csv(smoke / "home" / "results" / "smoke" / "ssdc.csv")
+    new = rows.query("images == 20 and intervention == 'rpi'")
+    assert set(new["seed"]) == {1, 2, 3}
+    assert set(new["orders"]) == {3}
+    assert set(new["order_seed"]) == {5}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (["-p", "presett", "smoke"], "did you mean 'preset'"),
+        (["-p", "preset", "laptp"], "unknown preset 'laptp'; choose one of smoke, laptop"),
+        (["-p", "preset", "smoke", "-p", "n_images", "many"], "n_images='many' must be int | None"),
+        (["-p", "preset", "own"], "no image_folder images: looked for"),
+    ],
+)
+def test_a_wrong_parameter_stops_before_any_work(parameters, message, tmp_path):
+    done = run(CHAPTERS[1], tmp_path, *parameters)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert not (tmp_path / "home").exists()

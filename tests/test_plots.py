@@ -1,0 +1,95 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot as plt
+
+from pe_utils import plots, results
+from pe_utils.stats import mean_interval
+
+PAPER = results.published()["arxiv_2606_00124"]
+PUBLISHED = {"none": PAPER["ssdc_clean"], "rpi": PAPER["ssdc_rpi"]}
+
+
+def curves(seeds: int, conditions=("ape", "rope"), interventions=("none", "rpi")) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        [(c, s, i, d, rng.random())
+         for c in conditions for s in range(seeds) for i in interventions for d in range(6)],
+        columns=["condition", "seed", "intervention", "depth", "ssdc"],
+    )  # fmt: skip
+
+
+def panel(figure, row, column, columns):
+    return figure.axes[row * columns + column]
+
+
+def test_one_run_is_drawn_as_it_is_beside_the_published_curve():
+    ours = curves(1)
+    figure = plots.depth_curves(ours, PUBLISHED, ["ape", "rope"], 0.03)
+    axis = panel(figure, 1, 0, 2)
+    lines = {line.get_linestyle(): line for line in axis.lines}
+    mine = ours.query("condition == 'ape' and intervention == 'rpi'")["ssdc"]
+    assert lines["-"].get_ydata().tolist() == mine.tolist()
+    assert lines["-"].get_xdata().tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert lines["--"].get_ydata().tolist() == PAPER["ssdc_rpi"]["ape"]["mean"]
+    assert "n = 1" in figure.legends[0].get_texts()[0].get_text()
+    assert not plt.get_fignums()  # an open figure would be shown twice in a notebook
+
+
+def test_three_runs_are_a_mean_and_a_student_band():
+    ours = curves(3, interventions=("none",))
+    figure = plots.depth_curves(ours, PUBLISHED, ["ape", "rope"], 0.03)
+    assert len(figure.axes) == 2
+    axis = figure.axes[0]
+    (line,) = (line for line in axis.lines if line.get_linestyle() == "-")
+    at_two = ours.query("condition == 'ape' and depth == 2")["ssdc"]
+    interval = mean_interval(at_two)
+    assert line.get_ydata()[2] == pytest.approx(interval.mean)
+    edges = axis.collections[-1].get_paths()[0].vertices
+    assert edges[:, 1].max() >= interval.high
+    assert any(np.isclose(edges, [0.4, interval.low]).all(axis=1))
+
+
+def test_two_runs_are_both_drawn():
+    figure = plots.depth_curves(
+        curves(2, interventions=("none",)), PUBLISHED, ["ape", "rope"], 0.03
+    )
+    assert len([line for line in figure.axes[0].lines if line.get_linestyle() == "-"]) == 2
+
+
+def test_fragility_panels_hold_every_condition_and_only_what_was_published():
+    ours = pd.DataFrame(
+        [(c, 0, k, f) for k in ("jpeg_q5", "blur_scaled") for c, f in (("ape", 0.4), ("rpt", -0.1))],
+        columns=["condition", "seed", "corruption", "fragility"],
+    )  # fmt: skip
+    published = pd.DataFrame(
+        [("ape", "jpeg_q5", 0.43, 0.01)], columns=["condition", "corruption", "fragility", "std"]
+    )
+    titles = {"jpeg_q5": "JPEG", "blur_scaled": "blur"}
+    figure = plots.fragility_dots(ours, published, titles)
+    values = [[x for line in a.lines for x in np.atleast_1d(line.get_xdata())] for a in figure.axes]
+    assert 0.43 in values[0]
+    assert 0.43 not in values[1]
+    assert {0.4, -0.1} <= set(values[1])
+    assert [a.get_title() for a in figure.axes] == ["JPEG", "blur"]
+
+
+def test_alpha_panels_leave_out_what_was_not_measured():
+    ours = pd.DataFrame(
+        [("ape", 0, a, a / 2, 1 - a) for a in (0.0, 0.5, 1.0)],
+        columns=["condition", "seed", "alpha", "delta_ssdc", "fragility"],
+    )
+    published = ours.assign(delta_ssdc_std=0.1, fragility_std=np.nan)
+    figure = plots.alpha_panels(ours, published)
+    assert len(figure.axes) == 2
+    assert figure.axes[1].lines[-1].get_ydata().tolist() == [1, 0.5, 0]
+
+
+def test_images_and_training_curves_are_labelled():
+    rows = {"clean": torch.zeros(3, 3, 8, 8, dtype=torch.uint8)}
+    figure = plots.image_rows(rows | {"jpeg_q5": rows["clean"] + 9})
+    assert [a.get_ylabel() for a in figure.axes if a.get_ylabel()] == ["clean", "jpeg_q5"]
+    log = pd.DataFrame({"condition": "ape", "seed": 0, "epoch": [1, 2], "held_out_accuracy": 0.5})
+    figure = plots.training_curves(log, log.iloc[:1])
+    assert [line.get_linestyle() for line in figure.axes[0].lines] == ["-", ":"]
