@@ -166,7 +166,7 @@ def image_rows(rows: dict[str, Tensor]) -> Figure:
                                 squeeze=False, layout="constrained")  # fmt: skip
     for row, (name, images) in zip(axes, rows.items(), strict=True):
         for axis, image in zip(row, images, strict=True):
-            axis.imshow(image.permute(1, 2, 0))
+            axis.imshow(image.permute(1, 2, 0).numpy())
             axis.set_xticks([])
             axis.set_yticks([])
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)

@@ -134,19 +134,30 @@ def _in_order(column: pd.Series) -> pd.Series:
     return column.map(CONDITIONS.index) if column.name == "condition" else column
 
 
+def check_data(preset: str, name: str, digest: str) -> None:
+    """Refuse other data than those the preset's results stand on.
+
+    Raises: ValueError: names both.
+    """
+    known = _manifest(preset).get("data", {"digest": digest})
+    if known["digest"] != digest:
+        raise ValueError(
+            f"results/{preset} stands on {known['name']} {known['digest']}, but these data are "
+            f"{name} {digest}; set PE_HOME to another folder for them"
+        )
+
+
+def _manifest(preset: str) -> dict:
+    path = folder(preset) / "manifest.json"
+    return json.loads(path.read_text()) if path.exists() else {"preset": preset, "runs": {}}
+
+
 def _updated_manifest(table: str, config: RunConfig) -> dict:
-    path = folder(config.preset) / "manifest.json"
-    manifest = (
-        json.loads(path.read_text()) if path.exists() else {"preset": config.preset, "runs": {}}
-    )
-    record = weights_record(config)
+    manifest, record = _manifest(config.preset), weights_record(config)
     data = {"name": record.pop("data"), "digest": record.pop("digest"),
             "classes": record.pop("classes").split("\n")}  # fmt: skip
-    if manifest.setdefault("data", data) != data:
-        raise ValueError(
-            f"{config.run_id} was trained on {data}, but results/{config.preset} stands on "
-            f"{manifest['data']}; set PE_HOME to another folder for it"
-        )
+    check_data(config.preset, data["name"], data["digest"])
+    manifest.setdefault("data", data)
     measured = manifest["runs"].get(config.run_id, {}).get("measured", {})
     measured[table] = {"code": code_version(), "python": platform.python_version(),
                        "torch": version("torch"), "timm": version("timm")}  # fmt: skip

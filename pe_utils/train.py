@@ -74,7 +74,7 @@ def train(config: RunConfig, data: ImageData) -> None:
 
     Raises:
         ValueError: the data have other classes or another image size than the config, or the
-            run was begun on other data.
+            run, or the preset's other results, stand on other data.
     """
     if len(data.classes) != config.num_classes:
         raise ValueError(
@@ -84,6 +84,7 @@ def train(config: RunConfig, data: ImageData) -> None:
         raise ValueError(
             f"images are {tuple(data.train.images.shape[2:])}, not {config.image_size}"
         )
+    results.check_data(config.preset, data.name, data.digest)
     with _alone(config), _one_thread():
         run = _Run(config, data)
         if run.checkpoint.exists() or not config.weights_path.exists():

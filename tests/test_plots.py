@@ -60,7 +60,8 @@ def test_two_runs_are_both_drawn():
 
 def test_fragility_panels_hold_every_condition_and_only_what_was_published():
     ours = pd.DataFrame(
-        [(c, 0, k, f) for k in ("jpeg_q5", "blur_scaled") for c, f in (("ape", 0.4), ("rpt", -0.1))],
+        [(c, 0, k, f)
+         for k in ("jpeg_q5", "blur_scaled") for c, f in (("ape", 0.4), ("rpt", -0.1))],
         columns=["condition", "seed", "corruption", "fragility"],
     )  # fmt: skip
     published = pd.DataFrame(

@@ -75,9 +75,17 @@ def test_bad_rows_change_nothing(run, rows, message):
     assert (results.folder("smoke") / "accuracy.csv").read_bytes() == before
 
 
-def test_results_of_other_data_do_not_mix(run, tiny):
-    other = tiny("ablated")
-    train(other, replace(PHOTOS, digest="0123"))
+def test_results_of_other_data_do_not_mix_and_nothing_is_trained_for_them(run, tiny, monkeypatch):
+    other, data = tiny("ablated"), replace(PHOTOS, digest="0123")
+    with pytest.raises(ValueError, match="results/smoke stands on photos skimage-photos, but"):
+        train(other, data)
+    assert not other.run_dir.exists()
+    here = other.weights_path
+    monkeypatch.setenv("PE_HOME", str(here.parents[2] / "elsewhere"))
+    train(other, data)
+    weights = other.weights_path.read_bytes()
+    monkeypatch.setenv("PE_HOME", str(here.parents[2]))
+    here.write_bytes(weights)
     with pytest.raises(ValueError, match="results/smoke stands on"):
         results.add("accuracy", other, [{"accuracy": 0.5}], images=10)
 
