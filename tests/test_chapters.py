@@ -1,5 +1,6 @@
 """The committed chapters are their sources, run top to bottom; the runner that makes them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from pe_utils import chapters
-from pe_utils.chapters import CHAPTERS, SOURCES, clean, render, run_chapter
+from pe_utils.chapters import CHAPTERS, ROOT, SOURCES, clean, render, run_chapter
 
 PAIRS = [(path, CHAPTERS / f"{path.stem}.ipynb") for path in sorted(SOURCES.glob("*.py"))]
 each_chapter = pytest.mark.parametrize(("source", "chapter"), PAIRS, ids=[p.stem for p, _ in PAIRS])
@@ -42,6 +43,14 @@ def test_chapter_ran_top_to_bottom_without_error(source, chapter):
 def test_chapter_is_as_the_runner_writes_it(source, chapter):
     text = chapter.read_text(encoding="utf-8")
     assert render(clean(nbformat.reads(text, as_version=4))) == text
+
+
+@each_chapter
+def test_jupyterlab_opens_the_source_with_the_committed_outputs(source, chapter):
+    os.utime(chapter)  # written after its source, as always
+    manager = jupytext.TextFileContentsManager(root_dir=str(ROOT))
+    model = manager.get(f"notebooks/{source.name}", type="notebook")
+    assert any(cell.get("outputs") for cell in model["content"].cells)
 
 
 SOURCE = """\
