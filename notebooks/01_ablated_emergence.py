@@ -35,7 +35,7 @@ from pe_utils.train import load_model, trained_model
 # %%
 conditions = ["untrained_ablated", "ablated"]
 configs = runs(preset, conditions, seeds, data_root)
-n_images = n_images or IMAGES[preset]["ssdc"]
+n_images = IMAGES[preset]["ssdc"] if n_images is None else n_images
 clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 0}
 
 # %% [markdown]
@@ -48,8 +48,8 @@ clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 
 # %%
 for config in results.missing("ssdc", configs, **clean):
     data = load(config.dataset, config.image_size, data_root)
-    model = trained_model(config, data)
     images = data.test.first(n_images).images
+    model = trained_model(config, data)
     results.add("ssdc", config, ssdc_by_depth(model, images), **clean)
 
 # %% [markdown]

@@ -43,8 +43,10 @@ from pe_utils.train import load_model, trained_model
 # %%
 conditions = ["ablated", "ape", "spe", "rope"]
 configs = runs(preset, conditions, seeds, data_root)
-n_images = n_images or IMAGES[preset]["ssdc"]
+n_images = IMAGES[preset]["ssdc"] if n_images is None else n_images
 clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 0}
+patches = math.prod(configs[0].grid)
+orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
 rpi = {"images": n_images, "intervention": "rpi", "orders": n_orders, "order_seed": order_seed}
 
 # %% [markdown]
@@ -56,8 +58,8 @@ rpi = {"images": n_images, "intervention": "rpi", "orders": n_orders, "order_see
 # %%
 for config in results.missing("ssdc", configs, **clean):
     data = load(config.dataset, config.image_size, data_root)
-    model = trained_model(config, data)
     images = data.test.first(n_images).images
+    model = trained_model(config, data)
     results.add("ssdc", config, ssdc_by_depth(model, images), **clean)
 
 # %% [markdown]
@@ -68,10 +70,9 @@ for config in results.missing("ssdc", configs, **clean):
 # %%
 for config in results.missing("ssdc", configs, **rpi):
     data = load(config.dataset, config.image_size, data_root)
-    model = trained_model(config, data)
     images = data.test.first(n_images).images
-    orders = random_orders(math.prod(config.grid), n_orders, (order_seed, config.seed))
-    results.add("ssdc", config, ssdc_under_rpi(model, images, orders), **rpi)
+    model = trained_model(config, data)
+    results.add("ssdc", config, ssdc_under_rpi(model, images, orders[config.seed]), **rpi)
 
 # %% [markdown]
 # The same by hand, now, on the stored APE model and photographs that it never saw: one random
@@ -80,8 +81,7 @@ for config in results.missing("ssdc", configs, **rpi):
 # %%
 config = runs(preset, ["ape"], seeds, data_root)[0]
 model, photos = load_model(config), load("photos", config.image_size)
-order = random_orders(math.prod(config.grid), 1, order_seed)[0]
-with permute_tokens(model, order):
+with permute_tokens(model, orders[config.seed][0]):
     live = ssdc_by_depth(model, photos.test.images)
 live.pivot(index="site", columns="depth", values="ssdc").round(3)
 

@@ -52,13 +52,26 @@ from pe_utils.train import load_model, trained_model
 # %%
 conditions = ["ablated", "ape", "spe", "rope", "rpt"]
 configs = runs(preset, conditions, seeds, data_root)
-n_images = n_images or IMAGES[preset]["accuracy"]
+n_images = IMAGES[preset]["accuracy"] if n_images is None else n_images
+
+# %% [markdown]
+# ## The corruptions
+#
+# What each setting leaves of photographs that are embedded in the project, at the size of the
+# preset's images. Settings that are named relative to the data set are found on training images.
+
+# %%
+photos = load("photos", configs[0].image_size)
+settings = {n: severity(n, photos.train.images) for n in ["clean", *corruptions]}
+looks = {n: corrupt(photos.test.images, setting) for n, setting in settings.items()}
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "What the settings do to six crops of photographs at the size of the preset's images; top row: clean.", "name": "fig-corruptions"}, "image": {"alt": "Rows of six small photographs: clean, and after each corruption."}}
+plots.image_rows({n: images[:6] for n, images in list(looks.items())[:6]})
 
 # %% [markdown]
 # ## Measurement
 #
 # Clean accuracy on the test images, then accuracy on the same images after each corruption.
-# Settings that depend on the data set are found on training images only.
 
 # %%
 for config in results.missing("accuracy", configs, images=n_images):
@@ -85,16 +98,10 @@ for name in corruptions:
 # of its classes, so no accuracy: the share whose predicted class changes under each setting.
 
 # %%
-config = runs(preset, ["ape"], seeds, data_root)[0]
-model, photos = load_model(config), load("photos", config.image_size)
-shifts = {n: severity(n, photos.train.images) for n in ["clean", *corruptions[:5]]}
-shifted = {n: corrupt(photos.test.images, setting) for n, setting in shifts.items()}
-classes = {n: model(normalise(images)).argmax(dim=1) for n, images in shifted.items()}
+model = load_model(runs(preset, ["ape"], seeds, data_root)[0])
+classes = {n: model(normalise(images)).argmax(dim=1) for n, images in looks.items()}
 changed = {n: float((found != classes["clean"]).float().mean()) for n, found in classes.items()}
 pd.Series(changed, name="predictions that change").round(3).to_frame()
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "What the settings do to six crops of photographs at the size of the preset's images; top row: clean.", "name": "fig-corruptions"}, "image": {"alt": "Rows of six small photographs: clean, and after each corruption."}}
-plots.image_rows({n: images[:6] for n, images in shifted.items()})
 
 # %% [markdown]
 # ## Result

@@ -43,12 +43,18 @@ from pe_utils.data import corrupt, load, normalise, runs
 from pe_utils.evaluate import accuracy, ssdc_under_rpi
 from pe_utils.interventions import scale_positions
 from pe_utils.metrics import delta_ssdc, fragility, random_orders
+from pe_utils.models import build_vit
 from pe_utils.train import load_model, trained_model
 
 # %%
 configs = runs(preset, ["ape", "spe"], seeds, data_root)
-n_images = n_images or IMAGES[preset]["ssdc"]
-n_accuracy = n_accuracy or IMAGES[preset]["accuracy"]
+n_images = IMAGES[preset]["ssdc"] if n_images is None else n_images
+n_accuracy = IMAGES[preset]["accuracy"] if n_accuracy is None else n_accuracy
+patches = math.prod(configs[0].grid)
+orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
+for alpha in alphas:  # a factor out of range is refused now, not after training
+    with scale_positions(build_vit(configs[0]), alpha):
+        pass
 for_shift = {"images": n_accuracy, "corruption": "jpeg_q5"}
 for_ssdc = {"images": n_images, "orders": n_orders, "order_seed": order_seed}
 
@@ -61,10 +67,9 @@ for_ssdc = {"images": n_images, "orders": n_orders, "order_seed": order_seed}
 for alpha in alphas:
     for config in results.missing("alpha_ssdc", configs, alpha=alpha, **for_ssdc):
         data = load(config.dataset, config.image_size, data_root)
-        model, images = trained_model(config, data), data.test.first(n_images).images
-        orders = random_orders(math.prod(config.grid), n_orders, (order_seed, config.seed))
+        images, model = data.test.first(n_images).images, trained_model(config, data)
         with scale_positions(model, alpha):
-            curve = ssdc_under_rpi(model, images, orders, depths=2)
+            curve = ssdc_under_rpi(model, images, orders[config.seed], depths=2)
         first, second = curve.loc[curve["site"] == "attn_input", "ssdc"]
         row = {"first": first, "second": second, "delta_ssdc": delta_ssdc([first, second])}
         results.add("alpha_ssdc", config, [row], alpha=alpha, **for_ssdc)
@@ -76,7 +81,7 @@ for alpha in alphas:
 for alpha in alphas:
     for config in results.missing("alpha", configs, alpha=alpha, **for_shift):
         data = load(config.dataset, config.image_size, data_root)
-        model, test = trained_model(config, data), data.test.first(n_accuracy)
+        test, model = data.test.first(n_accuracy), trained_model(config, data)
         with scale_positions(model, alpha):
             clean = accuracy(model, test.images, test.labels)
             shifted = accuracy(model, corrupt(test.images, "jpeg_q5"), test.labels)

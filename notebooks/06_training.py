@@ -39,7 +39,7 @@ from pe_utils.train import load_model, trained_model
 conditions = ["ablated", "ape", "spe", "rope", "rpt"]
 configs = runs(preset, conditions, seeds, data_root)
 longer = runs(preset, ["ablated", "ape"], [0], data_root)
-pilot_epochs = pilot_epochs or max(1, longer[0].epochs // 3)
+pilot_epochs = max(1, longer[0].epochs // 3) if pilot_epochs is None else pilot_epochs
 pilot = runs(preset, ["ablated", "ape"], [0], data_root, epochs=pilot_epochs)
 for config in [*configs, *pilot, *longer]:
     if not config.weights_path.exists():
