@@ -141,12 +141,12 @@ glue("landing_figure", figure_html(figure, alt, caption), display=False)
 #   tokens of a model without positions only relabels its representations, so SSDC averaged over
 #   all orders is exactly zero. It tests the instrument.
 # - **A4, recovery.** Averaged over depths 1 to last, SSDC under RPI is
-#   {glue:text}`recovery_ape:.2f` for ape, {glue:text}`recovery_spe:.2f` for spe and
-#   {glue:text}`recovery_rope:.2f` for rope.
+#   {glue:text}`recovery_ape:.3f` for ape, {glue:text}`recovery_spe:.3f` for spe and
+#   {glue:text}`recovery_rope:.3f` for rope.
 # - **A5, shape.** From depth 0 to 1 to the last, SSDC under RPI goes
-#   {glue:text}`first_ape:.2f`, {glue:text}`second_ape:.2f`, {glue:text}`last_ape:.2f` for ape;
-#   {glue:text}`first_spe:.2f`, {glue:text}`second_spe:.2f`, {glue:text}`last_spe:.2f` for spe;
-#   {glue:text}`first_rope:.2f`, {glue:text}`second_rope:.2f`, {glue:text}`last_rope:.2f` for rope.
+#   {glue:text}`first_ape:.3f`, {glue:text}`second_ape:.3f`, {glue:text}`last_ape:.3f` for ape;
+#   {glue:text}`first_spe:.3f`, {glue:text}`second_spe:.3f`, {glue:text}`last_spe:.3f` for spe;
+#   {glue:text}`first_rope:.3f`, {glue:text}`second_rope:.3f`, {glue:text}`last_rope:.3f` for rope.
 #
 # ## Limits
 #

@@ -23,16 +23,9 @@ preset: str = "laptop"  # which runs: smoke, laptop or own (a folder of yours: d
 seeds: list[int] = [0]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for accuracy; None: the preset's number
-corruptions: list[str] = [
-    "jpeg_q5",
-    "blur_s2.5_k5",
-    "blur_scaled",
-    "jpeg_v8",
-    "blur_v8",
-    "jpeg_q10",
-    "jpeg_q20",
-    "jpeg_q40",
-]  # published first; jpeg_q<quality>, blur_s<sigma>[_k<kernel>], blur_scaled, jpeg_v<%>, blur_v<%>
+# published first; jpeg_q<quality>, blur_s<sigma>[_k<kernel>], blur_scaled, jpeg_v<%>, blur_v<%>
+corruptions: list[str] = ["jpeg_q5", "blur_s2.5_k5", "blur_scaled", "jpeg_v8", "blur_v8",
+                          "jpeg_q10", "jpeg_q20", "jpeg_q40"]  # fmt: skip
 
 # %%
 from pe_utils.notebook import check_parameters
@@ -128,14 +121,14 @@ plots.fragility_dots(rows, published, titles)
 means = rows.groupby(["condition", "corruption"])["fragility"].mean().unstack("corruption")
 table = means.loc[conditions, corruptions]
 table.insert(0, "clean accuracy", rows.groupby("condition")["clean_accuracy"].mean())
-table.round(3)
+table.T.round(3)
 
 # %% [markdown]
 # The raw accuracies, and the settings that the relative names stand for:
 
 # %%
 raw = rows.groupby(["condition", "corruption"])["shifted_accuracy"].mean().unstack("corruption")
-raw.loc[conditions, corruptions].round(3)
+raw.loc[conditions, corruptions].T.round(3)
 
 # %%
 rows.groupby("corruption")[["setting", "variance_changed"]].first().loc[corruptions].round(3)

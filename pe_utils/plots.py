@@ -78,7 +78,7 @@ def fragility_dots(ours: pd.DataFrame, published: pd.DataFrame, titles: dict[str
         titles: corruption to panel title, in order.
     """
     conditions = [c for c in COLOURS if (ours["condition"] == c).any()]
-    columns = min(4, len(titles))
+    columns = min(3, len(titles))
     rows = -(-len(titles) // columns)
     with sns.axes_style("whitegrid", STYLE):
         size = 2.3 * columns + 1, 2.3 * rows + 0.6
