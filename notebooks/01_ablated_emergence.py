@@ -26,8 +26,7 @@ check_parameters(In)
 from myst_nb import glue
 
 from pe_utils import plots, results
-from pe_utils.config import IMAGES
-from pe_utils.data import load, runs
+from pe_utils.data import default_images, load, runs
 from pe_utils.evaluate import ssdc_by_depth
 from pe_utils.metrics import null_spread
 from pe_utils.train import load_model, trained_model
@@ -35,7 +34,7 @@ from pe_utils.train import load_model, trained_model
 # %%
 conditions = ["untrained_ablated", "ablated"]
 configs = runs(preset, conditions, seeds, data_root)
-n_images = IMAGES[preset]["ssdc"] if n_images is None else n_images
+n_images = default_images(configs[0], "ssdc", data_root) if n_images is None else n_images
 clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 0}
 
 # %% [markdown]
@@ -79,6 +78,8 @@ table.round(3)
 # %% tags=["hide-cell"]
 training = results.read("training", configs[1:2])
 glue("minutes", float(training["minutes"].max()), display=False)
+theirs = published["none"]["untrained_ablated"]["mean"]
+glue("published_untrained", sum(theirs) / len(theirs), display=False)
 for name, curve in table.iterrows():
     glue(f"{name}_first", float(curve.iloc[0]), display=False)
     glue(f"{name}_second", float(curve.iloc[1]), display=False)

@@ -32,8 +32,7 @@ import pandas as pd
 from myst_nb import glue
 
 from pe_utils import plots, results
-from pe_utils.config import IMAGES
-from pe_utils.data import load, runs
+from pe_utils.data import default_images, load, runs
 from pe_utils.evaluate import ssdc_by_depth, ssdc_under_rpi
 from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import null_spread, random_orders
@@ -43,7 +42,7 @@ from pe_utils.train import load_model, trained_model
 # %%
 conditions = ["ablated", "ape", "spe", "rope"]
 configs = runs(preset, conditions, seeds, data_root)
-n_images = IMAGES[preset]["ssdc"] if n_images is None else n_images
+n_images = default_images(configs[0], "ssdc", data_root) if n_images is None else n_images
 clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 0}
 patches = math.prod(configs[0].grid)
 orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
@@ -106,6 +105,8 @@ table.loc[conditions].round(3)
 rpi_curve = table.xs("rpi", level="intervention")
 recovery = rpi_curve.iloc[:, 1:].mean(axis=1)
 for condition in rpi_curve.index:
+    theirs = published["rpi"][condition]["mean"][1:]
+    glue(f"published_recovery_{condition}", sum(theirs) / len(theirs), display=False)
     glue(f"recovery_{condition}", float(recovery[condition]), display=False)
     glue(f"first_{condition}", float(rpi_curve.loc[condition].iloc[0]), display=False)
     glue(f"second_{condition}", float(rpi_curve.loc[condition].iloc[1]), display=False)

@@ -32,8 +32,7 @@ import pandas as pd
 from myst_nb import glue
 
 from pe_utils import plots, results
-from pe_utils.config import IMAGES
-from pe_utils.data import load, runs
+from pe_utils.data import default_images, load, runs
 from pe_utils.evaluate import ssdc_by_depth, ssdc_under_rpi
 from pe_utils.metrics import null_spread, random_orders, ssdc
 from pe_utils.train import load_model, trained_model
@@ -41,7 +40,7 @@ from pe_utils.train import load_model, trained_model
 # %%
 conditions = ["ablated", "rpt", "ape"]
 configs = runs(preset, conditions, seeds, data_root)
-n_images = IMAGES[preset]["ssdc"] if n_images is None else n_images
+n_images = default_images(configs[0], "ssdc", data_root) if n_images is None else n_images
 clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 0}
 patches = math.prod(configs[0].grid)
 orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
@@ -102,6 +101,8 @@ for condition in conditions:
     glue(f"largest_{condition}", float(shuffled.abs().max()), display=False)
     glue(f"recovery_{condition}", float(shuffled.iloc[1:].mean()), display=False)
     glue(f"rise_{condition}", float(in_place.iloc[-1] - in_place.iloc[0]), display=False)
+theirs = published["rpi"]["rpt"]["mean"][1:]
+glue("published_recovery_rpt", sum(theirs) / len(theirs), display=False)
 for condition, value in table_ssdc.items():
     glue(f"table_{condition}", float(value), display=False)
 glue("null", float(null), display=False)

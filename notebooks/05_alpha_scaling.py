@@ -9,8 +9,9 @@
 #
 # ΔSSDC is SSDC(depth 1) − SSDC(depth 0) under RPI. Both accuracies of fragility are taken at that
 # α. For RoPE the paper defines no α: there is no table to scale. The two encodings do not start
-# alike: at α = 1 the untrained learned table has mean square 1, the sinusoidal one a half, and
-# the patch tokens about a third, so one α does not mean one share of the signal.
+# alike: at initialisation the learned table has mean square 1, the sinusoidal one a half, and the
+# patch tokens of photographs {glue:text}`tokens:.2f`, so one α does not mean one share of the
+# signal.
 #
 # **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: ten to twenty
 # minutes per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
@@ -38,8 +39,7 @@ import pandas as pd
 from myst_nb import glue
 
 from pe_utils import plots, results
-from pe_utils.config import IMAGES
-from pe_utils.data import corrupt, load, normalise, runs
+from pe_utils.data import corrupt, default_images, load, normalise, runs
 from pe_utils.evaluate import accuracy, ssdc_under_rpi
 from pe_utils.interventions import scale_positions
 from pe_utils.metrics import delta_ssdc, fragility, random_orders
@@ -48,8 +48,9 @@ from pe_utils.train import load_model, trained_model
 
 # %%
 configs = runs(preset, ["ape", "spe"], seeds, data_root)
-n_images = IMAGES[preset]["ssdc"] if n_images is None else n_images
-n_accuracy = IMAGES[preset]["accuracy"] if n_accuracy is None else n_accuracy
+n_images = default_images(configs[0], "ssdc", data_root) if n_images is None else n_images
+if n_accuracy is None:
+    n_accuracy = default_images(configs[0], "accuracy", data_root)
 patches = math.prod(configs[0].grid)
 orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
 for alpha in alphas:  # a factor out of range is refused now, not after training
@@ -67,7 +68,8 @@ for_ssdc = {"images": n_images, "orders": n_orders, "order_seed": order_seed}
 for alpha in alphas:
     for config in results.missing("alpha_ssdc", configs, alpha=alpha, **for_ssdc):
         data = load(config.dataset, config.image_size, data_root)
-        images, model = data.test.first(n_images).images, trained_model(config, data)
+        images, _ = data.test.first(n_images).images, data.test.first(n_accuracy)  # both exist
+        model = trained_model(config, data)
         with scale_positions(model, alpha):
             curve = ssdc_under_rpi(model, images, orders[config.seed], depths=2)
         first, second = curve.loc[curve["site"] == "attn_input", "ssdc"]
@@ -138,6 +140,8 @@ for condition in ("ape", "spe"):
         glue(f"{condition}_delta_{end}", float(row["delta_ssdc"]), display=False)
         glue(f"{condition}_fs_{end}", float(row["fragility"]), display=False)
         glue(f"{condition}_clean_{end}", float(row["clean_accuracy"]), display=False)
+tokens = build_vit(configs[0]).patch_embed(photos)
+glue("tokens", float(tokens.square().mean()), display=False)
 glue("low", float(ends["low"]), display=False)
 glue("high", float(ends["high"]), display=False)
 glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)

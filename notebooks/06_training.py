@@ -28,7 +28,7 @@ from myst_nb import glue
 
 from pe_utils import plots, results
 from pe_utils.data import load, normalise, runs
-from pe_utils.train import load_model, trained_model
+from pe_utils.train import finished, load_model, trained_model
 
 # %% [markdown]
 # ## Measurement
@@ -41,8 +41,10 @@ configs = runs(preset, conditions, seeds, data_root)
 longer = runs(preset, ["ablated", "ape"], [0], data_root)
 pilot_epochs = max(1, longer[0].epochs // 3) if pilot_epochs is None else pilot_epochs
 pilot = runs(preset, ["ablated", "ape"], [0], data_root, epochs=pilot_epochs)
+if pilot == longer:
+    raise ValueError(f"pilot_epochs must differ from the preset's {pilot_epochs}")
 for config in [*configs, *pilot, *longer]:
-    if not config.weights_path.exists():
+    if not finished(config):
         trained_model(config, load(config.dataset, config.image_size, data_root))
 
 # %% [markdown]

@@ -21,6 +21,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from pe_utils.config import PILOT_SEED
 from pe_utils.metrics import null_spread
 from pe_utils.stats import Interval, mean_interval
 
@@ -105,7 +106,7 @@ def measure(claim: Claim, tables: Tables, published: Tables) -> pd.DataFrame:
     """One row per interval: check, formula, published, mean, low, high, n, verdict.
 
     A check on a curve over depth has a row per depth, beside the published value at the nearest
-    relative depth. Seeds that lack a part of a contrast are
+    relative depth. The pilot seed never counts. Seeds that lack a part of a contrast are
     left out of it; n says how many remain.
     """
     rows = []
@@ -113,6 +114,9 @@ def measure(claim: Claim, tables: Tables, published: Tables) -> pd.DataFrame:
         reference, ours = check.estimand(published), check.estimand(tables)
         if isinstance(ours, pd.Series):
             reference, ours = reference.to_frame(), ours.to_frame()
+        if ours.shape[1] == 0:  # nothing measured: the check must not vanish from the verdict
+            ours = pd.DataFrame({0: pd.Series(dtype=float)})
+        ours = ours.drop(index=PILOT_SEED, errors="ignore")
         for i, (depth, values) in enumerate(ours.items()):
             values = values.dropna()
             interval = mean_interval(values) if len(values) else NO_RUNS

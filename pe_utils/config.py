@@ -14,6 +14,7 @@ from pathlib import Path
 CONDITIONS = ("ablated", "ape", "spe", "rope", "rpt", "untrained_ablated")
 TRAINED = CONDITIONS[:-1]
 DATASETS = ("cifar10_jpeg", "image_folder", "photos")
+ROOT = Path(__file__).resolve().parents[1]
 PILOT_SEED = 0  # may be looked at to make choices; every other seed is evidence
 
 
@@ -33,6 +34,7 @@ class RunConfig:
         dropout: probability, on the embedding, the attention and inside the MLP.
         warmup_epochs: linear warm-up; a half cosine to zero follows.
         precision: `bfloat16` (autocast) or `float32`, for training; measuring is float32.
+        digest: of an image folder's content, so that another folder is another run (`data.runs`).
 
     Raises:
         ValueError: a field is out of range or two fields contradict each other.
@@ -61,6 +63,7 @@ class RunConfig:
     warmup_epochs: float = 1.0
     label_smoothing: float = 0.0
     precision: str = "bfloat16"
+    digest: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", tuple(self.image_size))
@@ -146,18 +149,19 @@ PRESETS: dict[str, dict] = {
         dataset="cifar10_jpeg", num_classes=10, image_size=(32, 32), patch_size=4,
         embed_dim=96, depth=6, num_heads=3, epochs=15,
     ),
-    # the laptop model on a folder of one's own; its classes are counted (`data.runs`)
+    # the laptop model on a folder of one's own; `data.runs` counts its classes
     "own": dict(
         dataset="image_folder", num_classes=2, image_size=(64, 64), patch_size=8,
         embed_dim=96, depth=6, num_heads=3, epochs=15,
     ),
 }  # fmt: skip
 
-# test images that SSDC and accuracy are measured on unless a chapter is told otherwise
+# test images that SSDC and accuracy are measured on unless a chapter is told otherwise;
+# all of an image folder that has fewer (`data.default_images`)
 IMAGES = {
     "smoke": {"ssdc": 60, "accuracy": 240},
     "laptop": {"ssdc": 1000, "accuracy": 10000},
-    "own": {"ssdc": 100, "accuracy": 100},
+    "own": {"ssdc": 1000, "accuracy": 10000},
 }
 
 
@@ -176,8 +180,11 @@ def preset_config(preset: str, condition: str, seed: int, **changes: object) -> 
 
 
 def home() -> Path:
-    """Folder of `runs/`, `weights/` and `results/`: `PE_HOME`, else the repository."""
-    return Path(os.environ.get("PE_HOME") or Path(__file__).resolve().parents[1])
+    """Folder of `runs/`, `weights/` and `results/`: `PE_HOME`, else the repository.
+
+    A relative path starts from the repository, never from the current folder.
+    """
+    return ROOT / os.environ.get("PE_HOME", "")
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tvf
 from tqdm import tqdm
 
-from pe_utils.config import RunConfig, home, preset_config
+from pe_utils.config import IMAGES, ROOT, RunConfig, home, preset_config
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as published (ImageNet's)
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
@@ -71,20 +71,31 @@ def runs(
     data_root: str | Path | None = None,
     **changes: object,
 ) -> list[RunConfig]:
-    """The configs of a grid of runs, seeds outermost; the classes of one's own folder are counted.
+    """The configs of a grid of runs, seeds outermost.
+
+    An image folder is read for its classes and its digest.
 
     Raises:
-        ValueError: as `preset_config`, or no condition or seed.
+        ValueError: as `preset_config`, no condition or seed, or one of them twice.
         FileNotFoundError: the preset reads a folder and there is none.
     """
     if not conditions or not seeds:
         raise ValueError(f"nothing to run: conditions {conditions!r}, seeds {seeds!r}")
+    if len({*conditions}) < len(conditions) or len({*seeds}) < len(seeds):
+        raise ValueError(f"each only once: conditions {conditions!r}, seeds {seeds!r}")
     configs = [preset_config(preset, c, s, **changes) for s in seeds for c in conditions]
     if configs[0].dataset != "image_folder":
         return configs
-    files = _list_images("image_folder", _root(data_root))
-    classes = len({path.parent.name for path in files["train"]})
-    return [replace(config, num_classes=classes) for config in configs]
+    data = load("image_folder", configs[0].image_size, data_root)
+    return [replace(c, num_classes=len(data.classes), digest=data.digest) for c in configs]
+
+
+def default_images(config: RunConfig, measure: str, data_root: str | Path | None = None) -> int:
+    """The preset's number of test images for `ssdc` or `accuracy`; a small folder's all."""
+    number = IMAGES[config.preset][measure]
+    if config.dataset != "image_folder":
+        return number
+    return min(number, len(load("image_folder", config.image_size, data_root).test))
 
 
 def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = None) -> ImageData:
@@ -95,7 +106,7 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
             itself: `train/<class>/` and `val/<class>/` or `test/<class>/`) or `photos`
             (embedded; ignores the root).
         image_size: (height, width) in pixels; other sizes are resized without cropping.
-        data_root: else `PE_DATA`, else `data/`.
+        data_root: else `PE_DATA`, else `data/`; relative paths start from the repository.
 
     Raises:
         FileNotFoundError: nothing there; says what was looked for, where, and how to get it.
@@ -118,7 +129,8 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
 
 
 def _root(data_root: str | Path | None) -> Path:
-    return Path(data_root or os.environ.get("PE_DATA") or home() / "data").expanduser()
+    """A relative path starts from the repository, never from the current folder."""
+    return ROOT / Path(data_root or os.environ.get("PE_DATA") or home() / "data").expanduser()
 
 
 def normalise(images: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
 
     Raises:
         ValueError: no rows, a value is missing or not finite, the columns differ from the
-            table's, or the run was trained on other data than the preset's other results.
+            table's, or the run's earlier rows, or the preset's, stand on other weights or data.
     """
     new = pd.DataFrame(rows)
     if (
@@ -119,7 +119,9 @@ def code_version() -> str:
 
 def _read(table: str, preset: str) -> pd.DataFrame:
     path = folder(preset) / f"{table}.csv"
-    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=[])
+    if not path.exists():
+        return pd.DataFrame(columns=[])
+    return pd.read_csv(path)  # exact since pandas 3: rows are rewritten and no bit may move
 
 
 def _select(rows: pd.DataFrame, settings: dict[str, object]) -> pd.DataFrame:
@@ -158,7 +160,14 @@ def _updated_manifest(table: str, config: RunConfig) -> dict:
             "classes": record.pop("classes").split("\n")}  # fmt: skip
     check_data(config.preset, data["name"], data["digest"])
     manifest.setdefault("data", data)
-    measured = manifest["runs"].get(config.run_id, {}).get("measured", {})
+    known = manifest["runs"].get(config.run_id, record)
+    if known["sha256"] != record["sha256"]:
+        raise ValueError(
+            f"the rows of {config.run_id} stand on weights {known['sha256'][:8]}, but "
+            f"{config.weights_path} is {record['sha256'][:8]}; put the old weights back, or remove "
+            f"this run's rows and its entry in manifest.json"
+        )
+    measured = known.get("measured", {})
     measured[table] = {"code": code_version(), "python": platform.python_version(),
                        "torch": version("torch"), "timm": version("timm")}  # fmt: skip
     manifest["runs"][config.run_id] = record | {"measured": measured}
@@ -166,7 +175,7 @@ def _updated_manifest(table: str, config: RunConfig) -> dict:
 
 
 def weights_record(config: RunConfig) -> dict:
-    """What the weights file says of its run (config, data, code, minutes ...) and its checksum.
+    """What the weights file says of its run (config, data, code ...), and its tensors' checksum.
 
     Raises: FileNotFoundError: the run is not finished.
     """
@@ -178,7 +187,9 @@ def weights_record(config: RunConfig) -> dict:
     with safe_open(path, "np") as file:
         record = dict(file.metadata())
     record["config"] = json.loads(record["config"])
-    return record | {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    content = path.read_bytes()
+    tensors = content[8 + int.from_bytes(content[:8], "little") :]  # without the header's metadata
+    return record | {"sha256": hashlib.sha256(tensors).hexdigest()}
 
 
 @contextmanager

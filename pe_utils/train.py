@@ -9,6 +9,7 @@ import argparse
 import fcntl
 import json
 import math
+import os
 import subprocess
 import sys
 import time
@@ -45,11 +46,16 @@ def trained_model(config: RunConfig, data: ImageData) -> Eva:
     Raises:
         ValueError: the data do not fit the config, or are not those the run was trained on.
     """
-    if not config.weights_path.exists():
+    if not finished(config):
         train(config, data)
     if (digest := weights_record(config)["digest"]) != data.digest:
         raise ValueError(f"{config.run_id} was trained on data {digest}, not {data.digest}")
     return load_model(config)
+
+
+def finished(config: RunConfig) -> bool:
+    """Whether a run has its weights and no checkpoint is left, which goes last."""
+    return config.weights_path.exists() and not (config.run_dir / "checkpoint.pt").exists()
 
 
 def load_model(config: RunConfig) -> Eva:
@@ -86,9 +92,8 @@ def train(config: RunConfig, data: ImageData) -> None:
         )
     results.check_data(config.preset, data.name, data.digest)
     with _alone(config), _one_thread():
-        run = _Run(config, data)
-        if run.checkpoint.exists() or not config.weights_path.exists():
-            run.finish()
+        if not finished(config):
+            _Run(config, data).finish()
 
 
 class _Run:
@@ -253,7 +258,7 @@ def _one_thread() -> Iterator[None]:
 
 def train_missing(configs: Sequence[RunConfig], data_root: str | None, jobs: int) -> list[str]:
     """Train the runs that have no weights, `jobs` at a time; returns the ids that failed."""
-    missing = [c for c in configs if not c.weights_path.exists()]
+    missing = [c for c in configs if not finished(c)]
 
     def one(config: RunConfig) -> str | None:
         root = [] if data_root is None else ["--data-root", data_root]
@@ -273,7 +278,7 @@ def main() -> None:
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
     parser.add_argument("--init", default="published", choices=("published", "timm"))
     parser.add_argument("--epochs", type=int, help="another length than the preset's (pilots)")
-    parser.add_argument("--data-root")
+    parser.add_argument("--data-root", type=os.path.abspath)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     options = parser.parse_args()
     changes = {"init": options.init} | ({"epochs": options.epochs} if options.epochs else {})

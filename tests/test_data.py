@@ -5,6 +5,7 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as tvf
 
 from pe_utils import data
+from pe_utils.config import ROOT
 from pe_utils.data import augment, changed_variance, corrupt, load, severity
 
 
@@ -70,8 +71,24 @@ def test_the_classes_of_ones_own_folder_are_counted(home, tmp_path):
         ("ape", 1), ("untrained_ablated", 1), ("ape", 2), ("untrained_ablated", 2)
     ]  # fmt: skip
     assert {c.num_classes for c in configs} == {3}
+    other = data.runs("own", ["ape"], [1], write_folder(tmp_path / "b", ("a", "b", "c"), n=9))
+    assert other[0].run_id != configs[0].run_id  # another folder is another run
+    assert data.default_images(configs[0], "ssdc", root) == 9
+    assert data.default_images(data.runs("laptop", ["ape"], [1])[0], "ssdc") == 1000
     with pytest.raises(ValueError, match="nothing to run"):
         data.runs("smoke", ["ape"], [])
+    with pytest.raises(ValueError, match=r"each only once: .* seeds \[0, 0\]"):
+        data.runs("smoke", ["ape"], [0, 0])
+
+
+def test_relative_folders_start_from_the_repository(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").mkdir()
+    (tmp_path / "val").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"looked for {ROOT}/nowhere/train"):
+        load("image_folder", (32, 32), "nowhere")
+    monkeypatch.setenv("PE_HOME", "scratch")
+    assert data.home() == ROOT / "scratch"
 
 
 def test_missing_or_odd_folders_say_what_was_looked_for(home, tmp_path):

@@ -60,6 +60,18 @@ def test_a_chapter_runs_from_nothing_and_fills_its_tables(chapter, smoke):
     assert "text/html" in shown
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda c: c.stem)
+def test_a_chapter_shows_the_committed_results_without_data(chapter, tmp_path):
+    """At its defaults, with no data set anywhere, and without a change to what is committed."""
+    folders = [ROOT / "results", ROOT / "weights"]
+    before = {p: p.read_bytes() for folder in folders for p in folder.rglob("*.*")}
+    env = os.environ | {"PE_DATA": str(tmp_path / "nowhere")}
+    command = [*PAPERMILL, str(chapter), str(tmp_path / "out.ipynb")]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {p: p.read_bytes() for folder in folders for p in folder.rglob("*.*")} == before
+
+
 def test_a_second_run_measures_nothing_again(smoke):
     chapter = CHAPTERS[1]
     assert run(chapter, smoke, "-p", "preset", "smoke").returncode == 0

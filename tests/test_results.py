@@ -90,6 +90,15 @@ def test_results_of_other_data_do_not_mix_and_nothing_is_trained_for_them(run, t
         results.add("accuracy", other, [{"accuracy": 0.5}], images=10)
 
 
+def test_rows_are_never_handed_to_other_weights(run, tiny):
+    results.add("accuracy", run, [{"accuracy": 0.5}], images=10)
+    run.weights_path.unlink()
+    train(tiny("ape", lr=0.1), PHOTOS)
+    run.weights_path.write_bytes(tiny("ape", lr=0.1).weights_path.read_bytes())
+    with pytest.raises(ValueError, match=r"the rows of ape-seed0-\w+ stand on weights \w+, but"):
+        results.add("accuracy", run, [{"accuracy": 0.6}], images=20)
+
+
 def test_only_finished_runs_have_results(home, tiny):
     with pytest.raises(FileNotFoundError, match="train it first"):
         results.add("accuracy", tiny(), [{"accuracy": 0.5}], images=10)

@@ -14,7 +14,7 @@ from pe_utils.config import preset_config
 from pe_utils.data import Split, load
 from pe_utils.evaluate import accuracy
 from pe_utils.models import build_vit
-from pe_utils.train import load_model, train, trained_model
+from pe_utils.train import _Run, finished, load_model, train, trained_model
 
 PHOTOS = load("photos", (32, 32))
 
@@ -25,7 +25,6 @@ def start(*options: str) -> subprocess.Popen:
 
 
 def test_a_killed_run_resumes_to_the_bits_of_an_unbroken_one(home, monkeypatch):
-    """rpt draws everything that can be drawn: batches, crops, flips, dropout and orders."""
     config = preset_config("smoke", "rpt", 1, epochs=20)
     process = start("--condition", "rpt", "--seed", "1", "--epochs", "20", "--jobs", "1")
     deadline = time.monotonic() + 120
@@ -46,6 +45,39 @@ def test_a_killed_run_resumes_to_the_bits_of_an_unbroken_one(home, monkeypatch):
     assert all(torch.equal(resumed[name], unbroken[name]) for name in unbroken)
     columns = ["epoch", "step", "loss", "held_out_accuracy"]
     assert log[columns].equals(results.read("training", [config])[columns])
+
+
+def test_a_run_cut_in_the_middle_of_an_epoch_draws_the_same_dropout(home, tiny, monkeypatch):
+    config = tiny("rpt", dropout=0.15, drop_path=0.2)
+    torch.manual_seed(1)
+    train(config, PHOTOS)
+    unbroken = load_file(config.weights_path)
+    monkeypatch.setenv("PE_HOME", str(home / "broken"))
+    torch.manual_seed(2)
+    run = _Run(config, PHOTOS)
+    for _ in range(run.steps_per_epoch // 2):
+        run.losses.append(run._one_step())
+        run.step += 1
+    run._save()
+    train(config, PHOTOS)
+    resumed = load_file(config.weights_path)
+    assert all(torch.equal(resumed[name], unbroken[name]) for name in unbroken)
+
+
+def test_a_run_cut_between_its_weights_and_its_table_is_not_finished(home, tiny):
+    config = tiny("ape")
+    run = _Run(config, PHOTOS)
+    run._save()
+    train(config, PHOTOS)
+    table = results.folder("smoke") / "training.csv"
+    rows = table.read_text()
+    run.step, run.losses, run.log = 0, [], []
+    run._save()  # as if the kill had come before the last step: the checkpoint's removal
+    table.unlink()
+    assert not finished(config)
+    trained_model(config, PHOTOS)
+    assert finished(config)
+    assert len(table.read_text().splitlines()) == len(rows.splitlines())
 
 
 def test_two_processes_asked_for_one_run_train_it_once(home):
