@@ -111,6 +111,7 @@ for condition in rpi_curve.index:
     glue(f"first_{condition}", float(rpi_curve.loc[condition].iloc[0]), display=False)
     glue(f"second_{condition}", float(rpi_curve.loc[condition].iloc[1]), display=False)
     glue(f"last_{condition}", float(rpi_curve.loc[condition].iloc[-1]), display=False)
+    glue(f"peak_{condition}", int(rpi_curve.loc[condition].idxmax()), display=False)
 glue("largest_ablated", float(rpi_curve.loc["ablated"].abs().max()), display=False)
 glue("null", float(null), display=False)
 training = results.read("training", configs)
@@ -144,7 +145,11 @@ glue("landing_figure", figure_html(figure, alt, caption), display=False)
 # - **A4, recovery.** Averaged over depths 1 to last, SSDC under RPI is
 #   {glue:text}`recovery_ape:.3f` for ape, {glue:text}`recovery_spe:.3f` for spe and
 #   {glue:text}`recovery_rope:.3f` for rope.
-# - **A5, shape.** From depth 0 to 1 to the last, SSDC under RPI goes
+# - **A5, shape.** The highest value under RPI stands at depth {glue:text}`peak_ape` for ape,
+#   {glue:text}`peak_spe` for spe and {glue:text}`peak_rope` for rope. Claimed is a peak right after
+#   the first block for the additive tables and at the last depth for rope. Where spe is high
+#   already at depth 0, before any block has acted, the table itself carries the order of the grid
+#   into the attention input: nothing had to be recovered. From depth 0 to 1 to the last, SSDC under RPI goes
 #   {glue:text}`first_ape:.3f`, {glue:text}`second_ape:.3f`, {glue:text}`last_ape:.3f` for ape;
 #   {glue:text}`first_spe:.3f`, {glue:text}`second_spe:.3f`, {glue:text}`last_spe:.3f` for spe;
 #   {glue:text}`first_rope:.3f`, {glue:text}`second_rope:.3f`, {glue:text}`last_rope:.3f` for rope.

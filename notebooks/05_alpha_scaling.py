@@ -165,6 +165,11 @@ glue("data_name", configs[0].dataset, display=False)
 # - **A10, spe.** ΔSSDC goes from {glue:text}`spe_delta_high:.3f` to {glue:text}`spe_delta_low:.3f`,
 #   fragility from {glue:text}`spe_fs_high:.3f` to {glue:text}`spe_fs_low:.3f`, clean accuracy from
 #   {glue:text}`spe_clean_high:.3f` to {glue:text}`spe_clean_low:.3f`.
+# - **Against the published direction.** In this pilot fragility falls with α in both conditions,
+#   where the paper's rises. Both accuracies are taken at the same α, and without positions our
+#   models fall towards chance on clean images too: little is left to lose. ΔSSDC of `spe` starts
+#   near zero, since its table is spatial before the first block; that of `ape` falls over the
+#   whole range of α instead of being flat below 0.4.
 #
 # ## Limits
 #
