@@ -112,6 +112,8 @@ for condition in rpi_curve.index:
     glue(f"second_{condition}", float(rpi_curve.loc[condition].iloc[1]), display=False)
     glue(f"last_{condition}", float(rpi_curve.loc[condition].iloc[-1]), display=False)
     glue(f"peak_{condition}", int(rpi_curve.loc[condition].idxmax()), display=False)
+
+# %% tags=["hide-cell"]
 glue("largest_ablated", float(rpi_curve.loc["ablated"].abs().max()), display=False)
 glue("null", float(null), display=False)
 training = results.read("training", configs)

@@ -146,6 +146,8 @@ for shift in ("jpeg", "blur"):
     without, with_pe = (theirs.loc[c, f"{shift}_fragility"].mean()
                         for c in (["ablated", "rpt"], ["ape", "spe", "rope"]))  # fmt: skip
     glue(f"published_gap_{shift}", float(without - with_pe), display=False)
+
+# %% tags=["hide-cell"]
 for condition in conditions:
     glue(f"accuracy_{condition}", float(table.loc[condition, "clean accuracy"]), display=False)
     for name in corruptions[:5]:

@@ -31,7 +31,8 @@ CHAPTERS = ROOT / "book" / "chapters"
 KEPT_CELL_METADATA = ("tags", "mystnb")
 VOLATILE = (
     (re.compile(r" at 0x[0-9a-fA-F]+"), " at 0x0"),
-    (re.compile(r"[^\s'\"]*ipykernel_\d+[/\\]\d+\.py"), "[cell]"),
+    # anchored where a word begins: an embedded picture is one word of a million letters
+    (re.compile(r"(?<![^\s'\"])[^\s'\"]*ipykernel_\d+[/\\]\d+\.py"), "[cell]"),
     (
         re.compile(r"(?<![\w.-])" + re.escape(tempfile.gettempdir()) + r"[/\\][^\s'\"<>),;:]+"),
         "[temporary]",
