@@ -174,6 +174,9 @@ glue("data_name", configs[0].dataset, display=False)
 #   {glue:text}`gap_blur_s2.5_k5:.3f`.
 # - **At matched severity** ({glue:text}`order_jpeg_v8` under JPEG, {glue:text}`order_blur_v8` under
 #   blur) the gaps are {glue:text}`gap_jpeg_v8:.3f` and {glue:text}`gap_blur_v8:.3f`.
+# - **Against the published order.** Ablated is the most fragile, as claimed. But rope is not the
+#   least fragile here, and rpt loses a smaller share than spe and rope, at the published and at the
+#   matched severities. Rpt is also the least accurate, so it has the least to lose.
 # - **A13, clean accuracy.** {glue:text}`order_accuracy`.
 #
 # ## Limits

@@ -99,8 +99,10 @@ def fragility_dots(ours: pd.DataFrame, published: pd.DataFrame, titles: dict[str
         axis.axvline(0, color="#999999", lw=0.8)
     for axis in axes.flat[len(titles) :]:
         axis.set_visible(False)
-    for axis in axes[-1]:
-        axis.set_xlabel("fragility")
+    for column in axes.T:  # the last row may be short
+        lowest = [axis for axis in column if axis.get_visible()][-1]
+        lowest.set_xlabel("fragility")
+        lowest.tick_params(labelbottom=True)
     axes[0, 0].set_yticks(range(len(conditions)), conditions)
     axes[0, 0].set_ylim(len(conditions) - 0.4, -0.6)
     _legend(figure, _seed_count(ours), line="none")
