@@ -101,7 +101,7 @@ glue("data_name", configs[0].dataset, display=False)
 # - **A1, at initialisation.** SSDC is {glue:text}`untrained_ablated_first:.2f` at the first depth
 #   and {glue:text}`untrained_ablated_last:.2f` at the last, {glue:text}`untrained_ablated_mean:.2f`
 #   on average. A random convolution maps similar patches to similar tokens, and neighbouring
-#   patches of photographs are similar: this structure is the images', not the model's.
+#   patches of photographs are similar: this much needs no training and no positions.
 # - **A2, after training.** From depth 0 to 1 SSDC changes by {glue:text}`ablated_step:.3f`
 #   (untrained: {glue:text}`untrained_ablated_step:.3f`), over the whole depth by
 #   {glue:text}`ablated_rise:.3f` (untrained: {glue:text}`untrained_ablated_rise:.3f`).
@@ -109,5 +109,5 @@ glue("data_name", configs[0].dataset, display=False)
 # ## Limits
 #
 # SSDC here is of the similarity averaged over images; the mean of every single image's SSDC is
-# another, smaller number. Without positions nothing can separate a layer that looks at neighbours
+# another number. Without positions nothing can separate a layer that looks at neighbours
 # from one that looks at similar patches: the next chapter does, by taking content and index apart.

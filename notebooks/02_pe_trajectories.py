@@ -8,8 +8,8 @@
 # to zero (A3), every model with a positional encoding recovers (A4), additive tables inject early
 # and decay while RoPE accumulates with depth (A5).
 #
-# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: one to two
-# minutes per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
+# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: minutes
+# per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
 # minutes per run on one CPU thread.
 
 # %% tags=["parameters"]

@@ -8,8 +8,8 @@
 # **Claim held against the evidence** {cite}`mannes2026`: RPT does not recover under RPI although
 # the table is present; its clean curve rises gradually like the ablated one (A6).
 #
-# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: one to two
-# minutes per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
+# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: minutes
+# per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
 # minutes per run on one CPU thread.
 
 # %% tags=["parameters"]
@@ -124,8 +124,8 @@ glue("data_name", configs[0].dataset, display=False)
 # - **A6, clean.** From the first to the last depth SSDC changes by {glue:text}`rise_rpt:.3f` for
 #   rpt and {glue:text}`rise_ablated:.3f` for ablated.
 # - **The tables.** Trained in place, the table's own rows have SSDC {glue:text}`table_ape:.3f`;
-#   trained on shuffled patches {glue:text}`table_rpt:.3f`: without a stable map there is nothing
-#   from which the neighbourhood of two indices could be learned.
+#   trained on shuffled patches {glue:text}`table_rpt:.3f`. Without a stable map, training gives no
+#   reason for neighbouring indices to have similar rows.
 #
 # ## Limits
 #

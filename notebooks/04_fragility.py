@@ -14,8 +14,8 @@
 # stand blur with sigma scaled to the image, and JPEG and blur matched on the share of the variance
 # that they change (`_v8`: eight percent).
 #
-# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: two to three
-# minutes per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
+# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: minutes
+# per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
 # minutes per run on one CPU thread.
 
 # %% tags=["parameters"]
@@ -148,10 +148,6 @@ for shift in ("jpeg", "blur"):
     glue(f"published_gap_{shift}", float(without - with_pe), display=False)
 
 # %% tags=["hide-cell"]
-for condition in conditions:
-    glue(f"accuracy_{condition}", float(table.loc[condition, "clean accuracy"]), display=False)
-    for name in corruptions[:5]:
-        glue(f"{condition}_{name}", float(table.loc[condition, name]), display=False)
 glue("variance_jpeg_q5", float(changed.get("jpeg_q5", math.nan)), display=False)
 glue("order_accuracy", " > ".join(table["clean accuracy"].sort_values().index[::-1]), display=False)
 glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)

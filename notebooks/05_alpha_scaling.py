@@ -13,8 +13,8 @@
 # patch tokens of photographs {glue:text}`tokens:.2f`, so one α does not mean one share of the
 # signal.
 #
-# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: ten to twenty
-# minutes per run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
+# **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: minutes
+# per level of α and run on two CPU cores, after training, which took up to {glue:text}`minutes:.0f`
 # minutes per run on one CPU thread.
 
 # %% tags=["parameters"]

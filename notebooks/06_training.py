@@ -5,8 +5,8 @@
 # {cite}`mannes2026` settle, and on what were ours based?
 #
 # Every condition has one recipe. It was chosen on held-out *training* images of seed 0, from the
-# accuracy of `ablated` and `ape` alone, before any SSDC or fragility of a trained model was
-# computed; test images were never looked at for a choice.
+# accuracy of `ablated` and `ape` alone, before any SSDC or fragility of a trained model of the
+# preset `laptop` was computed; test images were never looked at for a choice.
 #
 # **Cost.** From the committed results: seconds. From nothing, at preset `laptop`: up to
 # {glue:text}`minutes:.0f` minutes per run on one CPU thread.
@@ -129,7 +129,7 @@ glue("data_name", configs[0].dataset, display=False)
 # |---|---|---|---|
 # | data and size | ImageNet-100, 224 px, patch 16 | CIFAR-10 re-encoded as JPEG, 32 px, patch 4 | fits a CPU |
 # | model | D 384, 12 blocks, 8 heads | D 96, 6 blocks, 3 heads ({glue:text}`parameters` parameters) | fits a CPU |
-# | dropout, stochastic depth | 0.15 and 0.2 | none | a small model trained briefly underfits |
+# | dropout, stochastic depth | 0.15 and 0.2 | none | our choice for a small model trained briefly |
 # | epochs | 60 | {glue:text}`long` | the rule above: {glue:text}`long` instead of {glue:text}`short` epochs gain at least {glue:text}`gain_least:.1f` points |
 # | precision | not said | bfloat16 autocast in training, float32 in every measurement | faster on a CPU |
 #

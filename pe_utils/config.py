@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 CONDITIONS = ("ablated", "ape", "spe", "rope", "rpt", "untrained_ablated")
-TRAINED = CONDITIONS[:-1]
 DATASETS = ("cifar10_jpeg", "image_folder", "photos")
 ROOT = Path(__file__).resolve().parents[1]
 PILOT_SEED = 0  # may be looked at to make choices; every other seed is evidence

@@ -42,7 +42,7 @@ def build_vit(config: RunConfig) -> Eva:
     if model.pos_embed is not None:
         _draw_table(model, config)
     for block in model.blocks:
-        block.attn.fused_attn = False  # bf16 on a CPU is twice as fast without, and hooks see it
+        block.attn.fused_attn = False  # bf16 on a CPU is faster without, and hooks see it
         block.attn.proj_drop.p = 0.0  # the published code drops out after the MLP only
     return model
 
