@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 CONDITIONS = ("ablated", "ape", "spe", "rope", "rpt", "untrained_ablated")
-DATASETS = ("cifar10_jpeg", "image_folder", "photos")
+DATASETS = ("cifar10_jpeg", "tiny_imagenet", "tiny_imagenet_20", "image_folder", "photos")
 ROOT = Path(__file__).resolve().parents[1]
 PILOT_SEED = 0  # may be looked at to make choices; every other seed is evidence
 
@@ -148,6 +148,11 @@ PRESETS: dict[str, dict] = {
         dataset="cifar10_jpeg", num_classes=10, image_size=(32, 32), patch_size=4,
         embed_dim=96, depth=6, num_heads=3, epochs=15,
     ),
+    # the laptop model on 20 classes of Tiny-ImageNet
+    "laptop_tiny": dict(
+        dataset="tiny_imagenet_20", num_classes=20, image_size=(64, 64), patch_size=8,
+        embed_dim=96, depth=6, num_heads=3, epochs=25,
+    ),
     # the laptop model on a folder of one's own; `data.runs` counts its classes
     "own": dict(
         dataset="image_folder", num_classes=2, image_size=(64, 64), patch_size=8,
@@ -160,6 +165,7 @@ PRESETS: dict[str, dict] = {
 IMAGES = {
     "smoke": {"ssdc": 60, "accuracy": 240},
     "laptop": {"ssdc": 1000, "accuracy": 10000},
+    "laptop_tiny": {"ssdc": 1000, "accuracy": 1000},
     "own": {"ssdc": 1000, "accuracy": 10000},
 }
 

