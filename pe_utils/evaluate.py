@@ -1,5 +1,7 @@
 """Accuracy and SSDC of whatever state the model is in: interventions are the caller's `with`."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import torch
@@ -30,6 +32,24 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
         logits = model(normalise(batch.to(device)))
         right += int((logits.argmax(dim=1).cpu() == truth).sum())
     return right / len(images)
+
+
+def accuracy_under_rpi(
+    model: nn.Module, images: Tensor, labels: Tensor, orders: NDArray[np.int64]
+) -> float:
+    """Accuracy where every order meets its own equal share of the images, which are not reused.
+
+    Args: as `accuracy`; orders: (orders, patches), no more than images (`metrics.random_orders`).
+    Raises: ValueError: as `accuracy` and `permute_tokens`, no orders, or fewer images than orders.
+    """
+    if not 1 <= len(orders) <= len(images):
+        raise ValueError(f"{len(orders)} orders for {len(images)} images")
+    right = 0.0
+    shares = zip(images.tensor_split(len(orders)), labels.tensor_split(len(orders)), strict=True)
+    for order, (some, truth) in zip(orders, shares, strict=True):
+        with permute_tokens(model, order):
+            right += accuracy(model, some, truth) * len(some)
+    return round(right) / len(images)
 
 
 @torch.inference_mode()
@@ -77,6 +97,24 @@ def ssdc_under_rpi(
     for order in tqdm(orders, "orders", disable=None, leave=False):
         with permute_tokens(model, order):
             curves.append(ssdc_by_depth(model, images, depths))
+    return pd.concat(curves).groupby(["site", "depth"], as_index=False).mean()
+
+
+def ssdc_per_image(
+    model: nn.Module, images: Tensor, orders: NDArray[np.int64] | None = None
+) -> pd.DataFrame:
+    """Mean over images of each image's own SSDC: another quantity than that of the mean image.
+
+    Args: orders: (images, patches), one order per image (`ssdc_rpi_per_image`); None: in place.
+    Returns: columns site, depth, ssdc.
+    Raises: ValueError: as `ssdc_by_depth` and `permute_tokens`, or one order per image is missing.
+    """
+    if orders is not None and len(orders) != len(images):
+        raise ValueError(f"{len(orders)} orders for {len(images)} images; give each its own")
+    curves = []
+    for i, image in enumerate(tqdm(images.split(1), "images", disable=None, leave=False)):
+        with nullcontext() if orders is None else permute_tokens(model, orders[i]):
+            curves.append(ssdc_by_depth(model, image))
     return pd.concat(curves).groupby(["site", "depth"], as_index=False).mean()
 
 

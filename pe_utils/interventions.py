@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from timm.layers import PatchEmbed
+from timm.layers import PatchEmbed, RotaryEmbeddingCat
 from timm.models.beit import Beit
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
@@ -84,6 +84,39 @@ def scale_positions(model: nn.Module, alpha: float) -> Iterator[None]:
     finally:
         with torch.no_grad():
             table.copy_(saved)  # exact, unlike dividing by alpha
+
+
+@contextmanager
+def scale_rotary_angles(model: nn.Module, factor: float) -> Iterator[None]:
+    """Multiply every rotation angle of RoPE by `factor`: positions move closer together.
+
+    Ours, not the paper's, which defines no alpha for RoPE; a table beside RoPE stays as it is.
+    Nested factors multiply.
+
+    Args:
+        model: a timm Eva with axial RoPE (`RotaryEmbeddingCat`).
+        factor: in [0, 1]; 1 changes no bit, 0 rotates nothing.
+
+    Raises:
+        ValueError: factor outside [0, 1], or another model or kind of RoPE.
+    """
+    if not 0 <= factor <= 1:
+        raise ValueError(f"factor must lie in [0, 1], not {factor!r}")
+    _check_family(model)
+    rope = getattr(model, "rope", None)
+    if not isinstance(rope, RotaryEmbeddingCat):
+        kind = "no RoPE" if rope is None else f"a {type(rope).__name__}, not axial RoPE"
+        raise ValueError(f"this {type(model).__name__} has {kind}; there are no angles to scale")
+    buffers = [b for b in (rope.bands, rope.pos_embed) if b is not None]
+    saved = [buffer.clone() for buffer in buffers]
+    try:
+        rope.bands.mul_(factor)  # angles are frequency bands times coordinates
+        if rope.pos_embed is not None and factor != 1:  # or rounding may move a bit
+            rope._init_cached_embed(rope.bands)
+        yield
+    finally:
+        for buffer, content in zip(buffers, saved, strict=True):
+            buffer.copy_(content)
 
 
 def _check_family(model: nn.Module) -> None:

@@ -3,7 +3,14 @@ import pytest
 import torch
 
 from pe_utils.data import load, normalise
-from pe_utils.evaluate import BATCH, accuracy, ssdc_by_depth, ssdc_under_rpi
+from pe_utils.evaluate import (
+    BATCH,
+    accuracy,
+    accuracy_under_rpi,
+    ssdc_by_depth,
+    ssdc_per_image,
+    ssdc_under_rpi,
+)
 from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import null_spread, random_orders, ssdc
 from pe_utils.models import build_vit
@@ -27,6 +34,7 @@ def test_accuracy_counts_images_across_a_short_last_batch(tiny, images):
 @torch.inference_mode()
 def test_ssdc_by_depth_is_the_definition_step_by_step(tiny, images):
     model = build_vit(tiny(depth=3)).eval()
+    torch.manual_seed(0)
     for block in model.blocks:  # or block_input would pass for attn_input
         torch.nn.init.normal_(block.norm1.weight, std=2)
     curves = ssdc_by_depth(model, images).pivot(index="depth", columns="site", values="ssdc")
@@ -74,3 +82,47 @@ def test_misuse_is_named(tiny, images):
         accuracy(model, images, torch.zeros(29, dtype=torch.long))
     with pytest.raises(ValueError, match="depths must lie between 1 and 2, not 3"):
         ssdc_by_depth(model, images, depths=3)
+
+
+@torch.inference_mode()
+def test_accuracy_under_rpi_gives_each_order_its_share(tiny, images):
+    model, orders = build_vit(tiny("ape")).eval(), random_orders(16, 4, 0)
+    torch.manual_seed(0)
+    for weight in model.parameters():  # or one class would be predicted for every image
+        torch.nn.init.normal_(weight, std=0.5)
+    truth = []
+    for order, share in zip(orders, images.tensor_split(4), strict=True):
+        with permute_tokens(model, order):
+            truth.append(model(normalise(share)).argmax(dim=1))
+    labels = torch.cat(truth)
+    assert accuracy_under_rpi(model, images, labels, orders) == 1
+    assert accuracy_under_rpi(model, images, labels, orders[::-1]) < 1
+    labels[[3, 29]] = (labels[[3, 29]] + 1) % 6
+    assert accuracy_under_rpi(model, images, labels, orders) == 28 / 30
+
+
+def test_accuracy_without_positions_ignores_rpi(tiny, images):
+    model, labels = build_vit(tiny("ablated")).eval(), torch.arange(30) % 6
+    under = accuracy_under_rpi(model, images, labels, random_orders(16, 30, 0))
+    assert under == accuracy(model, images, labels)
+    with pytest.raises(ValueError, match="31 orders for 30 images"):
+        accuracy_under_rpi(model, images, labels, random_orders(16, 31, 0))
+
+
+def test_per_image_is_the_mean_of_single_images_and_not_that_of_the_mean_image(tiny, images):
+    model, few = build_vit(tiny("spe")).eval(), images[:6]
+    orders = random_orders(16, 6, 0)
+    single = [ssdc_by_depth(model, image).set_index(["site", "depth"]) for image in few.split(1)]
+    wanted = sum(single) / 6
+    found = ssdc_per_image(model, few).set_index(["site", "depth"])
+    assert found["ssdc"][wanted.index].to_numpy() == pytest.approx(wanted["ssdc"].to_numpy())
+    averaged = ssdc_by_depth(model, few).set_index(["site", "depth"])["ssdc"]
+    assert (averaged - wanted["ssdc"]).abs().max() > 0.01
+    one = ssdc_per_image(model, few[:1], orders[:1]).set_index(["site", "depth"])["ssdc"]
+    under = ssdc_under_rpi(model, few[:1], orders[:1]).set_index(["site", "depth"])["ssdc"]
+    assert one.to_numpy() == pytest.approx(under.to_numpy())
+    two = ssdc_per_image(model, few[:2], orders[:2]).set_index(["site", "depth"])["ssdc"]
+    other = ssdc_per_image(model, few[1:2], orders[1:2]).set_index(["site", "depth"])["ssdc"]
+    assert two.to_numpy() == pytest.approx(((one + other) / 2).to_numpy())
+    with pytest.raises(ValueError, match="5 orders for 6 images; give each its own"):
+        ssdc_per_image(model, few, orders[:5])

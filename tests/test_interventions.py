@@ -9,7 +9,7 @@ from timm.models.eva import Eva
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 
-from pe_utils.interventions import permute_tokens, scale_positions
+from pe_utils.interventions import permute_tokens, scale_positions, scale_rotary_angles
 
 GRID, PATCH = (2, 3), 4
 PATCHES = GRID[0] * GRID[1]
@@ -345,3 +345,59 @@ def test_scaling_takes_a_beit_with_a_table_only():
     table = model.pos_embed.detach().clone()
     with scale_positions(model, 0.5):
         assert torch.equal(model.pos_embed, table * 0.5)
+
+
+@pytest.mark.parametrize("name", ["rope", "dynamic"])
+def test_full_angles_change_no_bit_and_no_angles_are_no_rope(name, images):
+    model = build(MODELS[name])
+    before, bands = model(images), model.rope.bands.clone()
+    with scale_rotary_angles(model, 1.0):
+        assert torch.equal(model(images), before)
+    without = build(MODELS[name])
+    without.rope = None
+    with scale_rotary_angles(model, 0.0):
+        assert torch.allclose(model(images), without(images), rtol=0, atol=1e-12)
+        assert not torch.allclose(model(images), before, rtol=0, atol=1e-3)
+    assert torch.equal(model(images), before)
+    assert torch.equal(model.rope.bands, bands)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_scaled_angles_are_those_of_scaled_coordinates(cached):
+    model = build(partial(eva, use_rot_pos_emb=True, dynamic_img_size=not cached))
+    rope = model.rope
+    angles = (torch.arange(GRID[0]).double()[:, None] * rope.bands).tolist()
+    with scale_rotary_angles(model, 0.5), scale_rotary_angles(model, 0.5):
+        sines, cosines = rope.get_embed(shape=GRID).clone().double().chunk(2, dim=-1)
+    first_column = sines.view(*GRID, -1)[:, 0]  # only the row's angle differs from 0 here
+    wanted = np.repeat(np.sin(0.25 * np.array(angles)), 2, axis=1)
+    assert first_column[:, : wanted.shape[1]].numpy() == pytest.approx(wanted, abs=1e-6)
+    assert torch.allclose(sines**2 + cosines**2, torch.ones_like(sines))
+
+
+def test_angles_come_back_after_a_body_that_raises(images):
+    model = build(MODELS["rope"])
+    before = model(images)
+    with pytest.raises(RuntimeError, match="body"), scale_rotary_angles(model, 0.3):
+        raise RuntimeError("body")
+    assert torch.equal(model(images), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "message"),
+    [
+        ("ape", 0.5, "this Eva has no RoPE; there are no angles"),
+        ("relative", 0.5, "this Beit has no RoPE"),
+        ("rope", -0.1, r"factor must lie in \[0, 1\], not -0.1"),
+        ("rope", float("nan"), "not nan"),
+    ],
+)
+def test_angles_that_cannot_be_scaled_are_refused(name, factor, message):
+    with pytest.raises(ValueError, match=message), scale_rotary_angles(build(MODELS[name]), factor):
+        pass
+
+
+def test_another_kind_of_rope_is_refused_by_name():
+    model = build(partial(eva, use_rot_pos_emb=True, rope_type="mixed"))
+    with pytest.raises(ValueError, match="Mixed, not axial RoPE"), scale_rotary_angles(model, 0.5):
+        pass
