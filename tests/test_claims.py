@@ -1,3 +1,5 @@
+import io
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_utils.claims import CLAIMS, Tables, measure, overall, published_tables
+from pe_utils.claims import criteria_commit, measure, overall, published_tables
+from pe_utils.config import PILOT_SEED
+from pe_utils.criteria import CLAIMS, Tables
 from pe_utils.results import published
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,21 +156,29 @@ def test_the_pilot_seed_is_no_evidence():
     assert set(rows["n"]) == {4}
 
 
-def test_criteria_were_committed_before_any_result_table():
-    git = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
-    if subprocess.run(git, capture_output=True, text=True).stdout.strip() != "false":
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""
+
+
+@pytest.mark.parametrize("preset", ["laptop", "laptop_tiny"])
+@pytest.mark.parametrize("table", ["ssdc", "fragility", "alpha_ssdc", "alpha"])
+def test_criteria_were_last_changed_before_the_first_evidence(preset, table):
+    """Evidence: a row of any seed but the pilot's, in any commit that lies in HEAD's past."""
+    if git("rev-parse", "--is-shallow-repository").strip() != "false":
         pytest.skip("without its whole history a repository does not tell")
+    criteria = git("log", "-1", "--format=%H", "--", "pe_utils/criteria.py").strip()
+    path = f"results/{preset}/{table}.csv"
+    for commit in git("log", "--reverse", "--topo-order", "--format=%H", "--", path).split():
+        stored = git("show", f"{commit}:{path}")
+        if stored and (pd.read_csv(io.StringIO(stored))["seed"] != PILOT_SEED).any():
+            assert git("rev-list", f"{commit}..{criteria}") == "", f"{criteria} is after {commit}"
+            assert criteria != commit
+            return
 
-    def first(path: str) -> int | None:
-        log = subprocess.run(
-            ["git", "log", "--reverse", "--format=%ct", "--diff-filter=A", "--", path],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        times = log.stdout.split()
-        return int(times[0]) if times else None
 
-    criteria = first("pe_utils/claims.py")
-    tables = [
-        first(f"results/{t}.csv") for t in ("laptop/ssdc", "laptop/fragility", "laptop/alpha")
-    ]
-    assert all(table is None or criteria < table for table in tables)
+def test_the_page_names_the_commit_that_fixed_the_criteria():
+    if git("rev-parse", "--is-shallow-repository").strip() != "false":
+        pytest.skip("without its whole history a repository does not tell")
+    assert re.fullmatch(r"[0-9a-f]{12}", criteria_commit())
+    assert "pe_utils/criteria.py" in git("show", "--name-only", "--format=", criteria_commit())
