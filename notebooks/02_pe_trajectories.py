@@ -13,10 +13,11 @@
 # minutes per run on one CPU thread.
 
 # %% tags=["parameters"]
-preset: str = "laptop"  # which runs: smoke, laptop or own (a folder of yours: data_root)
+preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
 seeds: list[int] = [0]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images; None: the preset's number
+n_accuracy: int | None = None  # test images for accuracy; None: the preset's number
 n_orders: int = 64  # random orders that SSDC under RPI is averaged over
 order_seed: int = 0  # seed of these orders
 
@@ -31,9 +32,16 @@ import math
 import pandas as pd
 from myst_nb import glue
 
+# %%
 from pe_utils import plots, results
 from pe_utils.data import default_images, load, runs
-from pe_utils.evaluate import ssdc_by_depth, ssdc_under_rpi
+from pe_utils.evaluate import (
+    accuracy,
+    accuracy_under_rpi,
+    ssdc_by_depth,
+    ssdc_per_image,
+    ssdc_under_rpi,
+)
 from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import null_spread, random_orders
 from pe_utils.notebook import figure_html
@@ -43,10 +51,14 @@ from pe_utils.train import load_model, trained_model
 conditions = ["ablated", "ape", "spe", "rope"]
 configs = runs(preset, conditions, seeds, data_root)
 n_images = default_images(configs[0], "ssdc", data_root) if n_images is None else n_images
+if n_accuracy is None:
+    n_accuracy = default_images(configs[0], "accuracy", data_root)
 clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 0}
 patches = math.prod(configs[0].grid)
 orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
 rpi = {"images": n_images, "intervention": "rpi", "orders": n_orders, "order_seed": order_seed}
+per_image = {"images": n_images, "order_seed": order_seed}
+shuffled = {"images": n_accuracy, "orders": n_orders, "order_seed": order_seed}
 
 # %% [markdown]
 # ## Measurement
@@ -72,6 +84,37 @@ for config in results.missing("ssdc", configs, **rpi):
     images = data.test.first(n_images).images
     model = trained_model(config, data)
     results.add("ssdc", config, ssdc_under_rpi(model, images, orders[config.seed]), **rpi)
+
+# %% [markdown]
+# What the shuffle costs in accuracy: every order meets its own share of the test images.
+
+# %%
+for config in results.missing("accuracy", configs, images=n_accuracy):
+    data = load(config.dataset, config.image_size, data_root)
+    test, model = data.test.first(n_accuracy), trained_model(config, data)
+    measured = {"accuracy": accuracy(model, test.images, test.labels)}
+    results.add("accuracy", config, [measured], images=n_accuracy)
+
+# %%
+for config in results.missing("accuracy_rpi", configs, **shuffled):
+    data = load(config.dataset, config.image_size, data_root)
+    test, model = data.test.first(n_accuracy), trained_model(config, data)
+    under = accuracy_under_rpi(model, test.images, test.labels, orders[config.seed])
+    results.add("accuracy_rpi", config, [{"accuracy": under}], **shuffled)
+
+# %% [markdown]
+# Another quantity, reported beside: SSDC of every image by itself, averaged over the images, in
+# place and with one order for each image. It has no published counterpart.
+
+# %%
+for kind in ("none", "rpi"):
+    own = {"intervention": kind} | per_image
+    for config in results.missing("ssdc_per_image", configs, **own):
+        data = load(config.dataset, config.image_size, data_root)
+        images, model = data.test.first(n_images).images, trained_model(config, data)
+        one_each = random_orders(patches, n_images, (order_seed, config.seed, 1))
+        curves = ssdc_per_image(model, images, one_each if kind == "rpi" else None)
+        results.add("ssdc_per_image", config, curves, **own)
 
 # %% [markdown]
 # The same by hand, now, on the stored APE model and photographs that it never saw: one random
@@ -101,6 +144,22 @@ plots.depth_curves(at_input, published, conditions, null)
 table = at_input.groupby(["condition", "intervention", "depth"])["ssdc"].mean().unstack("depth")
 table.loc[conditions].round(3)
 
+# %% [markdown]
+# Accuracy in place and under RPI, and SSDC under RPI averaged over depth in its two versions: of
+# the similarity averaged over images (64 orders, one for all images), and image by image:
+
+# %%
+by_image = results.read("ssdc_per_image", configs, **per_image)
+by_image = by_image[(by_image["site"] == "attn_input") & (by_image["intervention"] == "rpi")]
+under = at_input[at_input["intervention"] == "rpi"]
+in_place = results.read("accuracy", configs, images=n_accuracy).groupby("condition")["accuracy"]
+moved = results.read("accuracy_rpi", configs, **shuffled).groupby("condition")["accuracy"]
+beside = {"accuracy": in_place.mean(), "accuracy under RPI": moved.mean()}
+beside["SSDC under RPI"] = under.groupby("condition")["ssdc"].mean()
+beside["per image"] = by_image.groupby("condition")["ssdc"].mean()
+beside = pd.DataFrame(beside).loc[conditions]
+beside.round(3)
+
 # %% tags=["hide-cell"]
 rpi_curve = table.xs("rpi", level="intervention")
 recovery = rpi_curve.iloc[:, 1:].mean(axis=1)
@@ -114,6 +173,9 @@ for condition in rpi_curve.index:
     glue(f"peak_{condition}", int(rpi_curve.loc[condition].idxmax()), display=False)
 
 # %% tags=["hide-cell"]
+for condition, row in beside.iterrows():
+    glue(f"accuracy_{condition}", float(row["accuracy"]), display=False)
+    glue(f"accuracy_rpi_{condition}", float(row["accuracy under RPI"]), display=False)
 glue("largest_ablated", float(rpi_curve.loc["ablated"].abs().max()), display=False)
 glue("null", float(null), display=False)
 training = results.read("training", configs)

@@ -13,10 +13,11 @@
 # minutes per run on one CPU thread.
 
 # %% tags=["parameters"]
-preset: str = "laptop"  # which runs: smoke, laptop or own (a folder of yours: data_root)
+preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
 seeds: list[int] = [0]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for SSDC; None: the preset's number
+n_accuracy: int | None = None  # test images for accuracy; None: the preset's number
 n_orders: int = 64  # random orders that SSDC under RPI is averaged over
 order_seed: int = 0  # seed of these orders
 
@@ -31,9 +32,16 @@ import math
 import pandas as pd
 from myst_nb import glue
 
+# %%
 from pe_utils import plots, results
 from pe_utils.data import default_images, load, runs
-from pe_utils.evaluate import ssdc_by_depth, ssdc_under_rpi
+from pe_utils.evaluate import (
+    accuracy,
+    accuracy_under_rpi,
+    ssdc_by_depth,
+    ssdc_per_image,
+    ssdc_under_rpi,
+)
 from pe_utils.metrics import null_spread, random_orders, ssdc
 from pe_utils.train import load_model, trained_model
 
@@ -41,10 +49,14 @@ from pe_utils.train import load_model, trained_model
 conditions = ["ablated", "rpt", "ape"]
 configs = runs(preset, conditions, seeds, data_root)
 n_images = default_images(configs[0], "ssdc", data_root) if n_images is None else n_images
+if n_accuracy is None:
+    n_accuracy = default_images(configs[0], "accuracy", data_root)
 clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 0}
 patches = math.prod(configs[0].grid)
 orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
 rpi = {"images": n_images, "intervention": "rpi", "orders": n_orders, "order_seed": order_seed}
+shuffled = {"images": n_accuracy, "orders": n_orders, "order_seed": order_seed}
+per_image = {"images": n_images, "order_seed": order_seed}
 
 # %% [markdown]
 # ## Measurement
@@ -65,6 +77,33 @@ for config in results.missing("ssdc", configs, **rpi):
     images = data.test.first(n_images).images
     model = trained_model(config, data)
     results.add("ssdc", config, ssdc_under_rpi(model, images, orders[config.seed]), **rpi)
+
+# %% [markdown]
+# and the accuracy that the shuffle costs (every order meets its own share of the test images):
+
+# %%
+for config in results.missing("accuracy", configs, images=n_accuracy):
+    data = load(config.dataset, config.image_size, data_root)
+    test, model = data.test.first(n_accuracy), trained_model(config, data)
+    measured = {"accuracy": accuracy(model, test.images, test.labels)}
+    results.add("accuracy", config, [measured], images=n_accuracy)
+
+# %%
+for config in results.missing("accuracy_rpi", configs, **shuffled):
+    data = load(config.dataset, config.image_size, data_root)
+    test, model = data.test.first(n_accuracy), trained_model(config, data)
+    under = accuracy_under_rpi(model, test.images, test.labels, orders[config.seed])
+    results.add("accuracy_rpi", config, [{"accuracy": under}], **shuffled)
+
+# %%
+for kind in ("none", "rpi"):
+    own = {"intervention": kind} | per_image
+    for config in results.missing("ssdc_per_image", configs, **own):
+        data = load(config.dataset, config.image_size, data_root)
+        images, model = data.test.first(n_images).images, trained_model(config, data)
+        one_each = random_orders(patches, n_images, (order_seed, config.seed, 1))
+        curves = ssdc_per_image(model, images, one_each if kind == "rpi" else None)
+        results.add("ssdc_per_image", config, curves, **own)
 
 # %% [markdown]
 # The tables themselves, live: how alike are the rows of neighbouring positions? This is SSDC of
@@ -95,11 +134,22 @@ plots.depth_curves(at_input, published, conditions, null)
 table = at_input.groupby(["condition", "intervention", "depth"])["ssdc"].mean().unstack("depth")
 table.loc[conditions].round(3)
 
+# %% [markdown]
+# Accuracy in place and under RPI:
+
+# %%
+in_place = results.read("accuracy", configs, images=n_accuracy).groupby("condition")["accuracy"]
+moved = results.read("accuracy_rpi", configs, **shuffled).groupby("condition")["accuracy"]
+accuracies = pd.DataFrame({"in place": in_place.mean(), "under RPI": moved.mean()}).loc[conditions]
+accuracies.round(3)
+
 # %% tags=["hide-cell"]
 for condition in conditions:
-    shuffled, in_place = table.loc[(condition, "rpi")], table.loc[(condition, "none")]
-    glue(f"largest_{condition}", float(shuffled.abs().max()), display=False)
-    glue(f"recovery_{condition}", float(shuffled.iloc[1:].mean()), display=False)
+    moved, in_place = table.loc[(condition, "rpi")], table.loc[(condition, "none")]
+    glue(f"accuracy_{condition}", float(accuracies["in place"][condition]), display=False)
+    glue(f"accuracy_rpi_{condition}", float(accuracies["under RPI"][condition]), display=False)
+    glue(f"largest_{condition}", float(moved.abs().max()), display=False)
+    glue(f"recovery_{condition}", float(moved.iloc[1:].mean()), display=False)
     glue(f"rise_{condition}", float(in_place.iloc[-1] - in_place.iloc[0]), display=False)
 theirs = published["rpi"]["rpt"]["mean"][1:]
 glue("published_recovery_rpt", sum(theirs) / len(theirs), display=False)

@@ -18,7 +18,7 @@
 # minutes per run on one CPU thread.
 
 # %% tags=["parameters"]
-preset: str = "laptop"  # which runs: smoke, laptop or own (a folder of yours: data_root)
+preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
 seeds: list[int] = [0]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for ΔSSDC; None: the preset's number
@@ -26,6 +26,7 @@ n_accuracy: int | None = None  # test images for accuracy; None: the preset's nu
 n_orders: int = 64  # random orders that SSDC under RPI is averaged over
 order_seed: int = 0  # seed of these orders
 alphas: list[float] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]  # within 0 to 1
+factors: list[float] = [0.0, 0.25, 0.5, 0.75, 1.0]  # of RoPE's angles, within 0 to 1
 
 # %%
 from pe_utils.notebook import check_parameters
@@ -38,10 +39,11 @@ import math
 import pandas as pd
 from myst_nb import glue
 
+# %%
 from pe_utils import plots, results
 from pe_utils.data import corrupt, default_images, load, normalise, runs
 from pe_utils.evaluate import accuracy, ssdc_under_rpi
-from pe_utils.interventions import scale_positions
+from pe_utils.interventions import scale_positions, scale_rotary_angles
 from pe_utils.metrics import delta_ssdc, fragility, random_orders
 from pe_utils.models import build_vit
 from pe_utils.train import load_model, trained_model
@@ -51,13 +53,20 @@ configs = runs(preset, ["ape", "spe"], seeds, data_root)
 n_images = default_images(configs[0], "ssdc", data_root) if n_images is None else n_images
 if n_accuracy is None:
     n_accuracy = default_images(configs[0], "accuracy", data_root)
+
+# %%
 patches = math.prod(configs[0].grid)
 orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
 for alpha in alphas:  # a factor out of range is refused now, not after training
     with scale_positions(build_vit(configs[0]), alpha):
         pass
+rotary = runs(preset, ["rope"], seeds, data_root)
+for factor in factors:
+    with scale_rotary_angles(build_vit(rotary[0]), factor):
+        pass
 for_shift = {"images": n_accuracy, "corruption": "jpeg_q5"}
 for_ssdc = {"images": n_images, "orders": n_orders, "order_seed": order_seed}
+for_rope = {"accuracy_images": n_accuracy, "corruption": "jpeg_q5"} | for_ssdc
 
 # %% [markdown]
 # ## Measurement
@@ -90,6 +99,26 @@ for alpha in alphas:
         row = {"clean_accuracy": clean, "shifted_accuracy": shifted}
         row["fragility"] = fragility(clean, shifted)
         results.add("alpha", config, [row], alpha=alpha, **for_shift)
+
+# %% [markdown]
+# For `rope` the paper defines no α, since there is no table. Its angles can be scaled, which is
+# ours and another thing: every patch keeps a position, only closer to the others. RoPE acts in
+# every block, so here structure is the mean of SSDC under RPI over the depths after a block.
+
+# %%
+for factor in factors:
+    for config in results.missing("rotary", rotary, factor=factor, **for_rope):
+        data = load(config.dataset, config.image_size, data_root)
+        test, images = data.test.first(n_accuracy), data.test.first(n_images).images
+        model, disrupted = trained_model(config, data), corrupt(test.images, "jpeg_q5")
+        with scale_rotary_angles(model, factor):
+            curve = ssdc_under_rpi(model, images, orders[config.seed])
+            clean = accuracy(model, test.images, test.labels)
+            shifted = accuracy(model, disrupted, test.labels)
+        after = curve[(curve["site"] == "attn_input") & (curve["depth"] > 0)]["ssdc"].mean()
+        row = {"recovery": after, "clean_accuracy": clean, "shifted_accuracy": shifted}
+        row["fragility"] = fragility(clean, shifted)
+        results.add("rotary", config, [row], factor=factor, **for_rope)
 
 # %% [markdown]
 # The same by hand, now, on the stored APE model and photographs that it never saw: how far does
@@ -127,6 +156,15 @@ published = pd.concat(
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "ΔSSDC under RPI (site attn_input) and JPEG fragility against the factor α on the positional table; n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Solid: ours; dashed: published (for spe a single seed, without a band).", "name": "fig-alpha"}, "image": {"alt": "Four panels: delta SSDC above and JPEG fragility below, against alpha, for ape and spe, each with the published curve."}}
 plots.alpha_panels(rows, published)
 
+# %% [markdown]
+# Scaling the angles of `rope`:
+
+# %%
+turned = pd.concat(results.read("rotary", rotary, factor=f, **for_rope) for f in factors)
+columns = ["recovery", "clean_accuracy", "shifted_accuracy", "fragility"]
+angles = turned.groupby("factor")[columns].mean()
+angles.round(3)
+
 # %%
 columns = ["delta_ssdc", "clean_accuracy", "shifted_accuracy", "fragility"]
 table = rows.groupby(["condition", "alpha"])[columns].mean()
@@ -142,6 +180,11 @@ for condition in ("ape", "spe"):
         glue(f"{condition}_clean_{end}", float(row["clean_accuracy"]), display=False)
 tokens = build_vit(configs[0]).patch_embed(photos)
 glue("tokens", float(tokens.square().mean()), display=False)
+
+# %% tags=["hide-cell"]
+for end, factor in {"low": min(factors), "high": max(factors)}.items():
+    for column in ("recovery", "fragility", "clean_accuracy"):
+        glue(f"rope_{column}_{end}", float(angles.loc[factor, column]), display=False)
 glue("low", float(ends["low"]), display=False)
 glue("high", float(ends["high"]), display=False)
 glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)

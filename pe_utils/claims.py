@@ -40,7 +40,7 @@ DEVIATIONS = {  # from the paper, known before the evidence; those of the scale 
 
 
 def measure(claim: Claim, tables: Tables, published: Tables) -> pd.DataFrame:
-    """One row per interval: claim, check, its formula and criterion, published and our value, verdict.
+    """One row per interval: claim, check, its formula and criterion, both values, verdict.
 
     A check on a curve over depth has a row per depth, beside the published value at the nearest
     relative depth. The pilot seed never counts. Seeds that lack a part of a contrast are
