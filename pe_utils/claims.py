@@ -24,7 +24,7 @@ CHAPTERS = {
 }
 DEVIATIONS = {  # from the paper, known before the evidence; those of the scale hold for every claim
     "A1": "nearly flat: within a quarter of the mean, our limit",
-    "A2": "",
+    "A2": "no single number in the paper: the contrasts are ours",
     "A3": "mean of many orders, not one; the limit is two spreads of one order on our grid",
     "A4": "mean over depth minus that of ablated, not the maximum over depth",
     "A5": "early: depth 1 of 6, theirs 2 of 12",
@@ -145,6 +145,21 @@ def scoreboard(presets: Mapping[str, Tables], published: Tables) -> pd.DataFrame
     )  # fmt: skip
 
 
+def by_seed(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
+    """The estimands of one number per seed, seed by seed: too few seeds for an interval.
+
+    Returns: index claim, check; a column per evidence seed.
+    """
+    values = {}
+    for claim in claims:
+        for check in claim.checks:
+            found = check.estimand(tables)
+            if isinstance(found, pd.Series):
+                values[claim.id, check.name] = found.drop(index=PILOT_SEED, errors="ignore")
+    table = pd.DataFrame(values).T.rename_axis(["claim", "check"])
+    return table.rename(columns=lambda seed: f"seed {seed}")
+
+
 def verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every claim: claims x presets, in their order."""
     table = rows.groupby(["claim", "preset"])["verdict"].agg(lambda v: overall(v.tolist()))
@@ -189,7 +204,7 @@ def interval_text(row: pd.Series) -> str:
     if row["n"] == 0:
         return "not measured"
     interval = "" if np.isnan(row["low"]) else f" [{row['low']:.3f}, {row['high']:.3f}]"
-    return f"{row['mean']:.3f}{interval}, n = {row['n']}"
+    return f"{row['mean']:.3f}{interval}, n = {row['n']:.0f}"
 
 
 def criteria_commit() -> str:

@@ -28,6 +28,7 @@ MARKERS = {
     "rope": "^",
     "rpt": "v",
 }
+PRESET_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499")
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e6e6e6"}
 
 
@@ -135,6 +136,37 @@ def alpha_panels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure:
         axis.set_xlabel("α (factor on the positional table)")
     _legend(figure, _seed_count(ours))
     plt.close(figure)  # shown by whoever returns it, and once
+    return figure
+
+
+def effect_shares(rows: pd.DataFrame) -> Figure:
+    """Our effects as shares of the published ones: a line per check, a colour per preset.
+
+    Args: rows: columns claim, check, preset, published, mean, low, high (NaN: no interval).
+    """
+    low, high = -2.0, 3.0  # beyond: an arrow
+    checks = rows.drop_duplicates(["claim", "check"])[["claim", "check"]].to_records(index=False)
+    line = {tuple(check): y for y, check in enumerate(checks)}
+    presets = list(dict.fromkeys(rows["preset"]))
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axis = plt.subplots(figsize=(8, 0.6 + 0.21 * len(line)), layout="constrained")
+    for i, preset in enumerate(presets):
+        colour, shift = PRESET_COLOURS[i], 0.35 * (i + 0.5) / len(presets) - 0.175
+        for row in _of(rows, preset=preset).itertuples():
+            y, share = line[row.claim, row.check] + shift, row.mean / row.published
+            axis.plot([row.low / row.published, row.high / row.published], [y, y], color=colour)
+            marker = "o" if low <= share <= high else "<" if share < low else ">"
+            axis.plot(np.clip(share, low, high), y, marker, color=colour, ms=4, clip_on=False)
+        axis.plot([], [], "o-", color=colour, ms=4, label=preset)
+    for x, style in ((0, "-"), (0.5, ":"), (1, "--")):
+        axis.axvline(x, color="#444444", lw=0.8, ls=style, zorder=0)
+    axis.set_xlim(low, high)
+    axis.set_ylim(len(line) - 0.4, -0.6)
+    axis.set_yticks(range(len(line)), [f"{claim}  {check}" for claim, check in line], fontsize=8)
+    axis.set_xticks([-2, -1, 0, 0.5, 1, 2, 3], ["−2", "−1", "0", "½", "1", "2", "3"])
+    axis.set_xlabel("ours / published")
+    figure.legend(loc="outside lower center", ncols=len(presets), frameon=False)
+    plt.close(figure)
     return figure
 
 

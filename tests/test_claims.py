@@ -8,10 +8,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_utils.claims import criteria_commit, measure, overall, published_tables
-from pe_utils.config import PILOT_SEED
+from pe_utils import claims, results
+from pe_utils.claims import (
+    by_seed,
+    criteria_commit,
+    measure,
+    measured_tables,
+    overall,
+    published_tables,
+    scoreboard,
+    scoreboard_html,
+)
+from pe_utils.claims import verdicts as verdicts_of
+from pe_utils.config import PILOT_SEED, preset_config
 from pe_utils.criteria import CLAIMS, Tables
+from pe_utils.data import load
 from pe_utils.results import published
+from pe_utils.train import train
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = published_tables(published())
@@ -154,6 +167,94 @@ def test_the_pilot_seed_is_no_evidence():
     rows = measure(BY_ID["A7"], with_pilot, PAPER)
     assert rows.equals(measure(BY_ID["A7"], tables, PAPER))
     assert set(rows["n"]) == {4}
+
+
+def stored(home, tiny, **changes):
+    """Three tiny runs with known rows, at the settings that a scoreboard reads and at others."""
+    configs = [tiny("ablated", seed, **changes) for seed in (0, 1, 2)]
+    photos = load("photos", (32, 32))
+    for config in configs:
+        train(config, photos)
+        for orders, intervention in ((0, "none"), (64, "rpi"), (5, "rpi")):
+            rows = [dict(site=site, depth=depth, ssdc=config.seed + depth / 10 + orders / 1000)
+                    for site in ("attn_input", "block_output") for depth in (0, 1)]  # fmt: skip
+            results.add("ssdc", config, rows, images=60, intervention=intervention,
+                        orders=orders, order_seed=0)  # fmt: skip
+    return configs
+
+
+def test_the_stored_rows_of_the_runs_and_settings_asked_for_are_read(home, tiny):
+    configs = stored(home, tiny)
+    stored(home, tiny, init="timm")
+    other = preset_config("smoke", "rope", 1)  # not measured: simply absent
+    tables = measured_tables([*configs, other], 60, 240)
+    assert tables.curve("ablated", "rpi")[1].to_dict() == pytest.approx(
+        {0: 0.164, 1: 1.164, 2: 2.164}
+    )
+    assert tables.curve("ablated", "none")[0].tolist() == [0, 1, 2]
+    assert len(tables.ssdc) == 3 * 2 * 2
+    assert tables.grid == (4, 4)
+    assert tables.fragility.empty
+    assert measured_tables(configs, 61, 240).ssdc.empty
+    rows = scoreboard({"smoke": tables}, PAPER)
+    assert set(verdicts_of(rows)["smoke"]) == {"undecided"}
+    assert rows.loc[rows["claim"] == "A3", "n"].tolist() == [2, 2]  # the pilot does not count
+
+
+def test_alpha_rows_join_what_was_measured_on_different_images(home, tiny):
+    config = tiny("ape", 1)
+    train(config, load("photos", (32, 32)))
+    for alpha in (0.4, 1.0):
+        row = {"first": 0.1, "second": alpha, "delta_ssdc": alpha - 0.1}
+        results.add("alpha_ssdc", config, [row], alpha=alpha, images=60, orders=64, order_seed=0)
+        results.add("alpha", config, [{"fragility": 1 - alpha}], alpha=alpha, images=240,
+                    corruption="jpeg_q5")  # fmt: skip
+    tables = measured_tables([config], 60, 240)
+    assert tables.at_alpha("ape", "delta_ssdc").loc[1].to_dict() == pytest.approx(
+        {0.4: 0.3, 1: 0.9}
+    )
+    seen = by_seed([BY_ID["A9"]], tables)
+    assert list(seen.columns) == ["seed 1"]
+    assert seen.loc[("A9", "delta_ssdc: 1.0 - 0.4"), "seed 1"] == pytest.approx(0.6)
+    assert seen.loc[("A9", "fragility: 0.4 - 1.0"), "seed 1"] == pytest.approx(0.6)
+
+
+def test_the_scoreboard_shows_the_check_that_decides():
+    straight, turned = over_seeds(noise=0.0005), over_seeds(scale=-1, noise=0.0005)
+    rows = scoreboard({"one": straight, "<two>": turned}, PAPER)
+    table = verdicts_of(rows)
+    assert table["one"].to_dict() == {c.id: "reproduced" for c in CLAIMS}
+    assert table.loc["A13", "<two>"] == "contradicted"
+    html = scoreboard_html(rows, "chapters/")
+    assert html.count("<tr>") == 14
+    assert "<th>&lt;two&gt;</th>" in html
+    assert '<a href="chapters/04_fragility.html">A13</a>' in html
+    worst = rows[(rows["claim"] == "A13") & (rows["preset"] == "<two>")].iloc[0]
+    assert (
+        f"rope - spe: {worst['mean']:.3f} [{worst['low']:.3f}, {worst['high']:.3f}], n = 4" in html
+    )
+    assert "0 of 4 intervals reproduced" in html
+    assert "9 of 9 intervals reproduced" in html
+
+
+def test_every_claim_has_a_chapter_and_says_how_it_departs():
+    chapters = {path.stem for path in (ROOT / "notebooks").glob("*.py")}
+    assert set(claims.CHAPTERS) == set(claims.DEVIATIONS) == set(BY_ID)
+    assert set(claims.CHAPTERS.values()) <= chapters
+    assert all(claims.DEVIATIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("low", "n", "text"),
+    [
+        (0.1, 4, "0.200 [0.100, 0.300], n = 4"),
+        (np.nan, 2, "0.200, n = 2"),
+        (np.nan, 0, "not measured"),
+    ],
+)
+def test_an_interval_says_how_many_runs_it_has(low, n, text):
+    row = pd.Series({"mean": 0.2, "low": low, "high": 0.3, "n": n})
+    assert claims.interval_text(row) == text
 
 
 def git(*arguments: str) -> str:

@@ -13,11 +13,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "book" / "chapters").glob("*.ipynb"))
 TABLES = {
+    "00_scoreboard": set(),
     "01_ablated_emergence": {"ssdc"},
-    "02_pe_trajectories": {"ssdc"},
-    "03_random_permutation_training": {"ssdc"},
+    "02_pe_trajectories": {"ssdc", "ssdc_per_image", "accuracy", "accuracy_rpi"},
+    "03_random_permutation_training": {"ssdc", "ssdc_per_image", "accuracy", "accuracy_rpi"},
     "04_fragility": {"accuracy", "fragility"},
-    "05_alpha_scaling": {"alpha", "alpha_ssdc"},
+    "05_alpha_scaling": {"alpha", "alpha_ssdc", "rotary"},
     "06_training": {"training"},
 }
 PAPERMILL = [sys.executable, "-m", "papermill", "--no-progress-bar"]
@@ -73,13 +74,35 @@ def test_a_chapter_shows_the_committed_results_without_data(chapter, tmp_path):
 
 
 def test_a_second_run_measures_nothing_again(smoke):
-    chapter = CHAPTERS[1]
+    chapter = CHAPTERS[2]
     assert run(chapter, smoke, "-p", "preset", "smoke").returncode == 0
     tables = {p: p.stat().st_mtime_ns for p in (smoke / "home" / "results").rglob("*")}
     weights = {p: p.stat().st_mtime_ns for p in (smoke / "home" / "weights").rglob("*")}
     assert run(chapter, smoke, "-p", "preset", "smoke").returncode == 0
     assert {p: p.stat().st_mtime_ns for p in (smoke / "home" / "results").rglob("*")} == tables
     assert {p: p.stat().st_mtime_ns for p in (smoke / "home" / "weights").rglob("*")} == weights
+
+
+def test_measuring_again_from_the_weights_gives_the_same_numbers(smoke):
+    """A stored number that is wrong is found; the stored tables stay as they are."""
+    command = [sys.executable, "-m", "pe_utils.remeasure", "04_fragility",
+               "-y", "{preset: smoke, corruptions: [jpeg_q5]}"]  # fmt: skip
+    env = os.environ | {"PE_HOME": str(smoke / "home")}
+    path = smoke / "home" / "results" / "smoke" / "fragility.csv"
+    stored = path.read_bytes()
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "fragility.csv: 5 rows, 5 equal to the last bit" in done.stdout
+    assert path.read_bytes() == stored
+    rows = pd.read_csv(path)
+    rows.loc[rows["corruption"] == "jpeg_q5", "shifted_accuracy"] += 0.01
+    rows.to_csv(path, index=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    path.write_bytes(stored)
+    assert done.returncode == 1
+    assert "fragility.csv: 5 rows, 0 equal to the last bit, largest difference 1.0e-02" in (
+        done.stdout
+    )
 
 
 def test_other_parameters_add_rows_of_their_own(smoke):
@@ -104,7 +127,7 @@ def test_other_parameters_add_rows_of_their_own(smoke):
     ],
 )
 def test_a_wrong_parameter_stops_before_any_work(parameters, message, tmp_path):
-    done = run(CHAPTERS[1], tmp_path, *parameters)
+    done = run(CHAPTERS[2], tmp_path, *parameters)
     assert done.returncode != 0
     assert message in done.stderr
     assert not (tmp_path / "home").exists()

@@ -94,3 +94,20 @@ def test_images_and_training_curves_are_labelled():
     log = pd.DataFrame({"condition": "ape", "seed": 0, "epoch": [1, 2], "held_out_accuracy": 0.5})
     figure = plots.training_curves(log, log.iloc[:1])
     assert [line.get_linestyle() for line in figure.axes[0].lines] == ["-", ":"]
+
+
+def test_effects_are_shares_of_the_published_and_arrows_beyond_the_axis():
+    rows = pd.DataFrame(
+        [("A4", "ape", "one", 0.2, 0.1, 0.05, 0.15), ("A4", "spe", "one", 0.2, 2.0, 1.9, 2.1),
+         ("A4", "ape", "two", 0.2, -0.1, np.nan, np.nan)],
+        columns=["claim", "check", "preset", "published", "mean", "low", "high"],
+    )  # fmt: skip
+    (axis,) = plots.effect_shares(rows).axes
+    dots = {line.get_marker(): line for line in axis.lines if len(line.get_xdata()) == 1}
+    assert dots[">"].get_xdata()[0] == 3
+    shares = [float(line.get_xdata()[0]) for line in axis.lines if line.get_marker() == "o"
+              and len(line.get_xdata()) == 1]  # fmt: skip
+    assert shares == pytest.approx([0.5, -0.5])
+    spans = [list(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) == 2]
+    assert any(span == pytest.approx([0.25, 0.75]) for span in spans)
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["A4  ape", "A4  spe"]

@@ -1,0 +1,81 @@
+"""Measure a chapter again from the committed weights, and compare with the committed tables.
+
+`python -m pe_utils.remeasure 04_fragility -y '{seeds: [1], corruptions: [jpeg_q5]}'` executes the
+chapter in an empty home that holds only the weights and the training log, and says how far each
+number lies from the stored one. Nothing stored is changed.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import jupytext
+import pandas as pd
+import papermill
+import yaml
+
+from pe_utils.config import ROOT, home
+
+PRINTED = 5e-4  # half of the last printed digit
+
+
+def differences(new: pd.DataFrame, stored: pd.DataFrame) -> pd.Series:
+    """Each new row's largest difference from the nearest stored row of the same run and texts.
+
+    Infinite where there is no such row.
+    """
+    text = [c for c in new.columns if not pd.api.types.is_numeric_dtype(new[c])]
+    numbers = [c for c in new.columns if c not in text]
+    stored_by_text = dict(list(stored.groupby(text)))
+    found = []
+    for row in new.to_dict("records"):
+        same = stored_by_text.get(tuple(row[c] for c in text), stored.iloc[:0])
+        gaps = (same[numbers] - pd.Series({c: row[c] for c in numbers})).abs().max(axis=1)
+        found.append(gaps.min() if len(gaps) else float("inf"))
+    return pd.Series(found, index=new.index)
+
+
+def remeasure(chapter: str, parameters: dict, fresh: Path) -> dict[str, pd.Series]:
+    """Execute the chapter with the home `fresh`; table name to `differences`.
+
+    Raises: papermill.PapermillExecutionError: a cell failed.
+    """
+    preset = parameters.get("preset", "laptop")
+    stored = home() / "results" / preset
+    shutil.copytree(home() / "weights" / preset, fresh / "weights" / preset)
+    (fresh / "results" / preset).mkdir(parents=True)
+    shutil.copy(stored / "training.csv", fresh / "results" / preset)
+    data = os.environ.get("PE_DATA", str(home() / "data"))
+    source = jupytext.read(ROOT / "notebooks" / f"{chapter}.py")
+    kept = dict(os.environ)
+    os.environ |= {"PE_HOME": str(fresh), "PE_DATA": data}
+    try:
+        papermill.execute_notebook(source, None, parameters, cwd=str(ROOT / "notebooks"),
+                                   kernel_name="python3", language="python",
+                                   progress_bar=False, stderr_file=sys.stderr)  # fmt: skip
+    finally:
+        os.environ.clear()
+        os.environ |= kept
+    tables = sorted((fresh / "results" / preset).glob("*.csv"))
+    return {path.stem: differences(pd.read_csv(path), pd.read_csv(stored / path.name))
+            for path in tables if path.stem != "training"}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m pe_utils.remeasure", description=__doc__)
+    parser.add_argument("chapter", choices=sorted(p.stem for p in ROOT.glob("notebooks/*.py")))
+    parser.add_argument("-y", default="{}", metavar="YAML", help="parameters, as with papermill")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as fresh:
+        found = remeasure(options.chapter, yaml.safe_load(options.y), Path(fresh))
+    for table, gaps in found.items():
+        print(f"{table}.csv: {len(gaps)} rows, {(gaps == 0).sum()} equal to the last bit, "
+              f"largest difference {gaps.max():.1e}")  # fmt: skip
+    return int(any(gaps.max() > PRINTED for gaps in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
