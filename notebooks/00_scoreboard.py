@@ -50,7 +50,9 @@ verdicts.apply(pd.Series.value_counts).reindex(claims.VERDICTS[::-1]).fillna(0).
 # %% [markdown]
 # A claim is worth its weakest check; that check is shown, with our mean, its 95 % Student-t interval
 # over the evidence seeds and the published value. All {glue:text}`n_intervals` intervals were
-# computed for this page and none is corrected for their number.
+# computed for this page and none is corrected for their number. In the names of the checks, `none`
+# means patches in place, `rpi` shuffled; `first`, `second` and `last` are depths, `early` is the depth
+# after a sixth of the blocks; `delta_ssdc: 1.0 - 0.4` is the value at α = 1 minus that at α = 0.4.
 
 # %% tags=["hide-input"]
 HTML(claims.scoreboard_html(rows))

@@ -199,7 +199,8 @@ glue("landing_figure", figure_html(figure, alt, caption), display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` (seed 0 is the pilot): this is a picture, not yet evidence.*
+# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them; means over the seeds. Verdicts with
+# their intervals stand on the [scoreboard](00_scoreboard.ipynb).*
 #
 # - **A3, collapse.** Without positions |SSDC| under RPI stays below
 #   {glue:text}`largest_ablated:.3f` at every depth; one random order alone scatters by
@@ -217,6 +218,11 @@ glue("landing_figure", figure_html(figure, alt, caption), display=False)
 #   {glue:text}`first_ape:.3f`, {glue:text}`second_ape:.3f`, {glue:text}`last_ape:.3f` for ape;
 #   {glue:text}`first_spe:.3f`, {glue:text}`second_spe:.3f`, {glue:text}`last_spe:.3f` for spe;
 #   {glue:text}`first_rope:.3f`, {glue:text}`second_rope:.3f`, {glue:text}`last_rope:.3f` for rope.
+# - **What the shuffle costs.** Accuracy goes from {glue:text}`accuracy_ape:.3f` in place to
+#   {glue:text}`accuracy_rpi_ape:.3f` under RPI for ape, from {glue:text}`accuracy_spe:.3f` to
+#   {glue:text}`accuracy_rpi_spe:.3f` for spe and from {glue:text}`accuracy_rope:.3f` to
+#   {glue:text}`accuracy_rpi_rope:.3f` for rope: these models use where content stands. Ablated, which
+#   cannot know, stays at {glue:text}`accuracy_rpi_ablated:.3f`.
 #
 # ## Limits
 #

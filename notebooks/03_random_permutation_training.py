@@ -166,7 +166,8 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` (seed 0 is the pilot): this is a picture, not yet evidence.*
+# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them; means over the seeds. Verdicts with
+# their intervals stand on the [scoreboard](00_scoreboard.ipynb).*
 #
 # - **A6, under RPI.** The largest |SSDC| over depth is {glue:text}`largest_rpt:.3f` for rpt,
 #   {glue:text}`largest_ablated:.3f` for ablated and {glue:text}`largest_ape:.3f` for ape; one
@@ -176,6 +177,9 @@ glue("data_name", configs[0].dataset, display=False)
 # - **The tables.** Trained in place, the table's own rows have SSDC {glue:text}`table_ape:.3f`;
 #   trained on shuffled patches {glue:text}`table_rpt:.3f`. Without a stable map, training gives no
 #   reason for neighbouring indices to have similar rows.
+# - **Accuracy.** In place and under RPI rpt reaches {glue:text}`accuracy_rpt:.3f` and
+#   {glue:text}`accuracy_rpi_rpt:.3f`, ape {glue:text}`accuracy_ape:.3f` and
+#   {glue:text}`accuracy_rpi_ape:.3f`, ablated {glue:text}`accuracy_ablated:.3f` in both.
 #
 # ## Limits
 #

@@ -159,7 +159,7 @@ def effect_shares(rows: pd.DataFrame) -> Figure:
             axis.plot(np.clip(share, low, high), y, marker, color=colour, ms=4, clip_on=False)
         axis.plot([], [], "o-", color=colour, ms=4, label=preset)
     for x, style in ((0, "-"), (0.5, ":"), (1, "--")):
-        axis.axvline(x, color="#444444", lw=0.8, ls=style, zorder=0)
+        axis.axvline(x, color="#444444", lw=0.9, ls=style, zorder=1)
     axis.set_xlim(low, high)
     axis.set_ylim(len(line) - 0.4, -0.6)
     axis.set_yticks(range(len(line)), [f"{claim}  {check}" for claim, check in line], fontsize=8)
