@@ -20,9 +20,9 @@ FAMILIES = (VisionTransformer, Eva, Beit)  # their tokens run row by row at ever
 class TokenSimilarity:
     """Running mean over images of the cosine similarity between patch tokens."""
 
-    def __init__(self, sites: Sequence[str], depth: int, prefix: int) -> None:
+    def __init__(self, sites: Sequence[str], depth: int, prefix: int, centred: bool) -> None:
         """Start at no image; `prefix` tokens at the start of a sequence are left out."""
-        self.sites, self.depth, self.prefix = tuple(sites), depth, prefix
+        self.sites, self.depth, self.prefix, self.centred = tuple(sites), depth, prefix, centred
         self._sums: dict[tuple[str, int], NDArray[np.float64]] = {}
         self._images: Counter[tuple[str, int]] = Counter()
 
@@ -37,6 +37,8 @@ class TokenSimilarity:
         # autocast would run the product in half precision
         with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
             content = tokens[:, self.prefix :].float()
+            if self.centred:
+                content = content - content.mean(dim=1, keepdim=True)
             norm = content.norm(dim=-1, keepdim=True)
             if not ((norm > 0) & (norm < torch.inf)).all():
                 raise ValueError(
@@ -70,7 +72,10 @@ class TokenSimilarity:
 
 @contextmanager
 def token_similarity(
-    model: nn.Module, sites: Sequence[str] = SITES, depths: int | None = None
+    model: nn.Module,
+    sites: Sequence[str] = SITES,
+    depths: int | None = None,
+    centred: bool = False,
 ) -> Iterator[TokenSimilarity]:
     """Average the patch tokens' cosine similarity over every image run in the body.
 
@@ -87,6 +92,7 @@ def token_similarity(
         model: a timm VisionTransformer, Eva or Beit; put it in eval mode yourself.
         sites: some of `SITES`.
         depths: listen to the first `depths` blocks only; to all by default.
+        centred: subtract each image's mean patch token before taking the cosine.
 
     Raises:
         ValueError: another kind of model, an unknown site, a block without `attn`, or a number
@@ -98,7 +104,7 @@ def token_similarity(
     depths = len(model.blocks) if depths is None else depths
     if not 1 <= depths <= len(model.blocks):
         raise ValueError(f"depths must lie between 1 and {len(model.blocks)}, not {depths}")
-    similarity = TokenSimilarity(sites, depths, model.num_prefix_tokens)
+    similarity = TokenSimilarity(sites, depths, model.num_prefix_tokens, centred)
     with ExitStack() as hooks:
         for depth, block in enumerate(model.blocks[:depths]):
             for site in dict.fromkeys(sites):

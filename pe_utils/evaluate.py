@@ -118,6 +118,25 @@ def ssdc_per_image(
     return pd.concat(curves).groupby(["site", "depth"], as_index=False).mean()
 
 
+@torch.inference_mode()
+def ssdc_variants(model: nn.Module, images: Tensor) -> pd.DataFrame:
+    """SSDC at `attn_input` under other choices than the published ones (cosine and L1).
+
+    Args: as `ssdc_by_depth`.
+    Returns: columns similarity (`cosine`, `centred`), norm (`l1`, `l2`), depth, ssdc.
+    Raises: ValueError: as `ssdc_by_depth`.
+    """
+    _check_eval(model)
+    device, grid, rows = next(model.parameters()).device, model.patch_embed.grid_size, []
+    for name in ("cosine", "centred"):
+        with token_similarity(model, ["attn_input"], centred=name == "centred") as similarity:
+            for batch in images.split(BATCH):
+                model(normalise(batch.to(device)))
+        for depth, matrix in enumerate(similarity.mean()["attn_input"]):
+            rows += [(name, norm, depth, ssdc(matrix, grid, norm)) for norm in ("l1", "l2")]
+    return pd.DataFrame(rows, columns=["similarity", "norm", "depth", "ssdc"])
+
+
 def _check_eval(model: nn.Module) -> None:
     if model.training:
         raise ValueError("the model is in training mode: dropout would be measured; call eval()")

@@ -8,42 +8,47 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 
-def grid_distance(grid: tuple[int, int]) -> NDArray[np.float64]:
-    """L1 distance, in patch steps, between all patches of a grid.
+def grid_distance(grid: tuple[int, int], norm: str = "l1") -> NDArray[np.float64]:
+    """Distance, in patch steps, between all patches of a grid.
 
     Args:
         grid: (rows, columns) of patches.
+        norm: `l1` (as published) or `l2`.
 
     Returns:
         (patches, patches) float64, patches counted row by row.
 
     Raises:
-        ValueError: `grid` is not two whole numbers of at least 1.
+        ValueError: `grid` is not two whole numbers of at least 1, or another norm.
     """
+    if norm not in ("l1", "l2"):
+        raise ValueError(f"unknown norm {norm!r}; choose l1 or l2")
     if len(grid) != 2 or any(not isinstance(n, int | np.integer) or n < 1 for n in grid):
         raise ValueError(f"grid must be (rows, columns), both whole and at least 1, not {grid!r}")
     row, column = np.divmod(np.arange(grid[0] * grid[1], dtype=np.float64), grid[1])
-    return np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
+    across, down = np.abs(column[:, None] - column), np.abs(row[:, None] - row)
+    return across + down if norm == "l1" else np.sqrt(across**2 + down**2)
 
 
-def ssdc(similarity: ArrayLike, grid: tuple[int, int]) -> float:
+def ssdc(similarity: ArrayLike, grid: tuple[int, int], norm: str = "l1") -> float:
     """Spatial similarity-distance correlation: are near patches represented alike?
 
-    Spearman's rho over unordered pairs of patches, similarity against minus L1 grid distance;
+    Spearman's rho over unordered pairs of patches, similarity against minus grid distance;
     unitless, in [-1, 1]; ties take average ranks, so only the order of the similarities counts.
 
     Args:
         similarity: (patches, patches), symmetric, row by row, without class token; in the paper
             the tokens' cosine similarity averaged over images.
         grid: (rows, columns), rows * columns = patches, at least 3 patches.
+        norm: of the grid distance, `l1` (as published) or `l2`.
 
     Raises:
-        ValueError: shape and grid disagree, the grid is too small, a value is not finite, the
-            matrix is not symmetric, or all pairs are equally similar.
+        ValueError: an unknown norm, shape and grid disagree, the grid is too small, a value is not
+            finite, the matrix is not symmetric, or all pairs are equally similar.
 
     Source: arXiv:2606.00124, section 4.2.
     """
-    closeness = _closeness(tuple(grid))
+    closeness = _closeness(tuple(grid), norm)
     similarity = np.asarray(similarity, dtype=np.float64)
     patches = grid[0] * grid[1]
     if similarity.shape != (patches, patches):
@@ -156,9 +161,9 @@ def fragility(clean: float, shifted: float) -> float:
 
 
 @lru_cache(maxsize=4)  # the same grid again for every depth, order and model
-def _closeness(grid: tuple[int, int]) -> NDArray[np.float64]:
+def _closeness(grid: tuple[int, int], norm: str = "l1") -> NDArray[np.float64]:
     """(pairs,) average ranks of minus the distance, centred, of unit length; read-only."""
-    distance = grid_distance(grid)
+    distance = grid_distance(grid, norm)
     if len(distance) < 3:
         raise ValueError(f"grid {grid} has fewer than 3 patches, so all distances are equal")
     closeness = _unit(rankdata(-distance[_above_diagonal(len(distance))]))

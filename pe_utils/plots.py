@@ -170,6 +170,92 @@ def effect_shares(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def variant_curves(rows: pd.DataFrame, conditions: Sequence[str]) -> Figure:
+    """SSDC against relative depth, a line per choice of similarity and norm.
+
+    Args: rows: columns condition, seed, intervention, similarity, norm, depth, ssdc.
+    """
+    looks = {("cosine", "l1"): ("-", 1.8), ("cosine", "l2"): (":", 1.5),
+             ("centred", "l1"): ("--", 1.8), ("centred", "l2"): ("-.", 1.0)}  # fmt: skip
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(2, len(conditions), squeeze=False, layout="constrained",
+                                    figsize=(0.6 + 2.0 * len(conditions), 4.8),
+                                    sharex=True, sharey=True)  # fmt: skip
+    for row, intervention in zip(axes, ("none", "rpi"), strict=True):
+        for axis, condition in zip(row, conditions, strict=True):
+            for (similarity, norm), (line, width) in looks.items():
+                mine = (
+                    _of(
+                        rows,
+                        condition=condition,
+                        intervention=intervention,
+                        similarity=similarity,
+                        norm=norm,
+                    )
+                    .groupby("depth")["ssdc"]
+                    .mean()
+                )
+                axis.plot(mine.index / max(1, mine.index.max()), mine, line, lw=width,
+                          color=COLOURS[condition])  # fmt: skip
+        row[0].set_ylabel(f"SSDC, {'clean' if intervention == 'none' else 'RPI'}\n(attn_input)")
+    for axis, condition in zip(axes[0], conditions, strict=True):
+        axis.set_title(condition, color=COLOURS[condition], fontweight="bold", fontsize=10)
+    for axis in axes[-1]:
+        axis.set_xlabel("relative depth")
+        axis.set_xticks([0, 0.5, 1], ["0", "½", "1"])
+    handles = [plt.Line2D([], [], color="#444444", ls=line, lw=width, label=f"{name}, {norm}")
+               for (name, norm), (line, width) in looks.items()]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    plt.close(figure)
+    return figure
+
+
+def similarity_maps(maps: dict[str, np.ndarray], middle: int) -> Figure:
+    """Similarity of every patch to one patch: a labelled row per name, a column per depth.
+
+    Args: maps: name to (depths, rows, columns); middle: index of the one patch, left blank.
+    """
+    depths = len(next(iter(maps.values())))
+    figure, axes = plt.subplots(len(maps), depths, figsize=(1.6 + 0.95 * depths, 0.95 * len(maps)),
+                                squeeze=False, layout="constrained")  # fmt: skip
+    for row, (name, stack) in zip(axes, maps.items(), strict=True):
+        for axis, values in zip(row, stack, strict=True):
+            shown = values.astype(float).copy()
+            shown.flat[middle] = np.nan
+            shown -= np.nanmean(shown)
+            limit = np.nanmax(np.abs(shown))
+            axis.imshow(shown, cmap="BrBG", vmin=-limit, vmax=limit)
+            axis.set_xticks([])
+            axis.set_yticks([])
+        row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+    for depth, axis in enumerate(axes[0]):
+        axis.set_title(f"depth {depth}", fontsize=8)
+    plt.close(figure)
+    return figure
+
+
+def along_training(rows: pd.DataFrame, quantities: dict[str, str]) -> Figure:
+    """Quantities against the training step (log scale), a panel each, a colour per condition.
+
+    Args: rows: columns condition, seed, step and the quantities; quantities: column to axis name.
+    """
+    conditions = [c for c in COLOURS if (rows["condition"] == c).any()]
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(1, len(quantities), figsize=(3.3 * len(quantities), 3.6),
+                                    squeeze=False, layout="constrained")  # fmt: skip
+    for axis, (column, label) in zip(axes[0], quantities.items(), strict=True):
+        for condition in conditions:
+            own = _of(rows, condition=condition)
+            _seeds(axis, own.pivot(index="step", columns="seed", values=column), condition)
+        axis.set_xscale("log")
+        axis.set_xlabel("training step")
+        axis.set_ylabel(label)
+    handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in conditions]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    plt.close(figure)
+    return figure
+
+
 def training_curves(log: pd.DataFrame, shorter: pd.DataFrame) -> Figure:
     """Held-out accuracy against epoch, a colour per condition; shorter runs are dotted.
 

@@ -67,8 +67,27 @@ def load_model(config: RunConfig) -> Eva:
     """
     if (run_id := weights_record(config)["run_id"]) != config.run_id:
         raise ValueError(f"{config.weights_path.name} holds run {run_id}, not {config.run_id}")
+    return _load(config, config.weights_path)
+
+
+def load_snapshots(config: RunConfig) -> Iterator[tuple[int, Eva]]:
+    """(step, model after that many steps) of a run, in order; as `load_model` loads them.
+
+    Raises: FileNotFoundError: the run has none: they lie in `runs/`, which is not committed.
+    """
+    paths = sorted((config.run_dir / "snapshots").glob("step-*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(
+            f"no snapshots of {config.run_id} in {config.run_dir}: they are kept where a run was "
+            "trained; train it again there or with PE_HOME set to another folder"
+        )
+    for path in paths:
+        yield int(path.stem.removeprefix("step-")), _load(config, path)
+
+
+def _load(config: RunConfig, weights: Path) -> Eva:
     model = build_vit(config)
-    model.load_state_dict({k: v.float() for k, v in load_file(config.weights_path).items()})
+    model.load_state_dict({k: v.float() for k, v in load_file(weights).items()})
     return model.eval()
 
 

@@ -267,3 +267,17 @@ def test_blocks_without_an_attention_module_have_no_attn_input(images):
     with pytest.raises(ValueError, match="block 0 is a ParallelScalingBlock without `attn`"):
         token_similarity(model).__enter__()
     assert captured(model, [images], sites=("block_output",))["block_output"].shape[0] == DEPTH
+
+
+def test_centred_similarity_subtracts_each_images_mean_patch(images):
+    model = build(MODELS["ape"])
+    kept = []
+    handle = model.blocks[1].attn.register_forward_pre_hook(lambda _m, args: kept.append(args[0]))
+    with torch.inference_mode(), token_similarity(model, ["attn_input"], centred=True) as seen:
+        model(images)
+    handle.remove()
+    patches = kept[0][:, 1:]
+    wanted = plain_cosine(patches - patches.mean(dim=1, keepdim=True))
+    assert seen.mean()["attn_input"][1] == pytest.approx(wanted, abs=1e-5)
+    plain = captured(model, [images], ["attn_input"])["attn_input"][1]
+    assert np.abs(plain - wanted).max() > 0.05

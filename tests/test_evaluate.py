@@ -10,6 +10,7 @@ from pe_utils.evaluate import (
     ssdc_by_depth,
     ssdc_per_image,
     ssdc_under_rpi,
+    ssdc_variants,
 )
 from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import null_spread, random_orders, ssdc
@@ -126,3 +127,15 @@ def test_per_image_is_the_mean_of_single_images_and_not_that_of_the_mean_image(t
     assert two.to_numpy() == pytest.approx(((one + other) / 2).to_numpy())
     with pytest.raises(ValueError, match="5 orders for 6 images; give each its own"):
         ssdc_per_image(model, few, orders[:5])
+
+
+def test_variants_hold_the_published_choice_and_three_others(tiny, images):
+    model = build_vit(tiny("spe")).eval()
+    found = (
+        ssdc_variants(model, images).set_index(["similarity", "norm", "depth"])["ssdc"].sort_index()
+    )
+    by_depth = ssdc_by_depth(model, images).query("site == 'attn_input'")["ssdc"]
+    assert found["cosine", "l1"].tolist() == pytest.approx(by_depth.tolist())
+    assert len(found) == 2 * 2 * 2
+    assert (found["cosine", "l1"] - found["centred", "l1"]).abs().max() > 1e-3
+    assert (found["cosine", "l1"] - found["cosine", "l2"]).abs().max() > 1e-4

@@ -252,3 +252,16 @@ def test_fragility_by_hand():
 def test_fragility_refuses(clean, shifted):
     with pytest.raises(ValueError, match="undefined at" if clean == 0 else "must lie"):
         fragility(clean, shifted)
+
+
+def test_the_euclidean_distance_ranks_a_diagonal_step_between_one_and_two():
+    far = grid_distance((2, 3), "l2")
+    assert far[0, 4] == pytest.approx(2**0.5)
+    assert far[0, 5] == pytest.approx(5**0.5)
+    assert ssdc(-far, (2, 3), "l2") == pytest.approx(1)
+    above = np.triu_indices(6, 1)
+    wanted = spearmanr(-far[above], -grid_distance((2, 3))[above]).statistic
+    assert ssdc(-far, (2, 3)) == pytest.approx(wanted)
+    assert wanted < 1
+    with pytest.raises(ValueError, match="unknown norm 'l3'; choose l1 or l2"):
+        ssdc(-far, (2, 3), "l3")

@@ -20,6 +20,8 @@ TABLES = {
     "04_fragility": {"accuracy", "fragility"},
     "05_alpha_scaling": {"alpha", "alpha_ssdc", "rotary"},
     "06_training": {"training"},
+    "10_what_ssdc_measures": {"ssdc_variants"},
+    "12_when_it_appears": {"snapshots"},
 }
 PAPERMILL = [sys.executable, "-m", "papermill", "--no-progress-bar"]
 

@@ -111,3 +111,39 @@ def test_effects_are_shares_of_the_published_and_arrows_beyond_the_axis():
     spans = [list(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) == 2]
     assert any(span == pytest.approx([0.25, 0.75]) for span in spans)
     assert [label.get_text() for label in axis.get_yticklabels()] == ["A4  ape", "A4  spe"]
+
+
+def test_along_training_has_a_panel_per_quantity_and_a_log_axis():
+    rows = pd.DataFrame(
+        [(c, s, step, step / 10, 0.5) for c in ("ape", "rope") for s in (1, 2) for step in (1, 9)],
+        columns=["condition", "seed", "step", "recovery", "fragility"],
+    )
+    figure = plots.along_training(rows, {"recovery": "SSDC", "fragility": "FS"})
+    first, second = figure.axes
+    assert first.get_xscale() == "log"
+    assert [first.get_ylabel(), second.get_ylabel()] == ["SSDC", "FS"]
+    assert len(first.lines) == 4
+    assert first.lines[0].get_xydata().tolist() == [[1, 0.1], [9, 0.9]]
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["ape", "rope"]
+
+
+def test_variants_are_told_apart_by_their_line():
+    rows = pd.DataFrame(
+        [("ape", 1, kind, similarity, norm, depth, 0.1 * depth)
+         for kind in ("none", "rpi") for similarity in ("cosine", "centred")
+         for norm in ("l1", "l2") for depth in (0, 1, 2)],
+        columns=["condition", "seed", "intervention", "similarity", "norm", "depth", "ssdc"],
+    )  # fmt: skip
+    figure = plots.variant_curves(rows, ["ape"])
+    assert [len(axis.lines) for axis in figure.axes] == [4, 4]
+    assert len({line.get_linestyle() for line in figure.axes[0].lines}) == 4
+    assert figure.axes[0].lines[0].get_ydata().tolist() == pytest.approx([0, 0.1, 0.2])
+
+
+def test_maps_leave_the_patch_itself_blank():
+    maps = {"ape": np.arange(18.0).reshape(2, 3, 3), "rope": np.ones((2, 3, 3)).cumsum(axis=2)}
+    figure = plots.similarity_maps(maps, 4)
+    shown = figure.axes[0].images[0].get_array()
+    assert np.ma.getmaskarray(shown).sum() == 1
+    assert shown[0, 0] < 0 < shown[2, 2]
+    assert [axis.get_title() for axis in figure.axes[:2]] == ["depth 0", "depth 1"]

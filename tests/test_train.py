@@ -14,7 +14,7 @@ from pe_utils.config import preset_config
 from pe_utils.data import Split, load
 from pe_utils.evaluate import accuracy
 from pe_utils.models import build_vit
-from pe_utils.train import _Run, finished, load_model, train, trained_model
+from pe_utils.train import _Run, finished, load_model, load_snapshots, train, trained_model
 
 PHOTOS = load("photos", (32, 32))
 
@@ -159,3 +159,18 @@ def test_weights_of_another_run_are_refused(home, tiny):
     b.weights_path.write_bytes(a.weights_path.read_bytes())
     with pytest.raises(ValueError, match=r"holds run ape-seed0-.*, not ape-seed1"):
         load_model(b)
+
+
+def test_snapshots_come_in_the_order_of_training_and_end_at_the_model(home, tiny):
+    config = tiny("ape", epochs=2)
+    with pytest.raises(FileNotFoundError, match=f"no snapshots of {config.run_id}.*train it again"):
+        next(load_snapshots(config))
+    train(config, PHOTOS)
+    found = list(load_snapshots(config))
+    steps = [step for step, _ in found]
+    assert steps == sorted({*steps})
+    assert steps[0] == 1
+    final = load_model(config).state_dict()
+    assert all(torch.equal(value, final[name]) for name, value in found[-1][1].state_dict().items())
+    assert not torch.equal(found[0][1].pos_embed, final["pos_embed"])
+    assert not any(model.training for _, model in found)
