@@ -42,7 +42,7 @@ from myst_nb import glue
 # %%
 from pe_utils import plots, results
 from pe_utils.data import corrupt, default_images, load, normalise, runs
-from pe_utils.evaluate import accuracy, ssdc_under_rpi
+from pe_utils.evaluate import accuracy, anchoring_and_fragility, ssdc_under_rpi
 from pe_utils.interventions import scale_positions, scale_rotary_angles
 from pe_utils.metrics import delta_ssdc, fragility, random_orders
 from pe_utils.models import build_vit
@@ -112,12 +112,7 @@ for factor in factors:
         test, images = data.test.first(n_accuracy), data.test.first(n_images).images
         model, disrupted = trained_model(config, data), corrupt(test.images, "jpeg_q5")
         with scale_rotary_angles(model, factor):
-            curve = ssdc_under_rpi(model, images, orders[config.seed])
-            clean = accuracy(model, test.images, test.labels)
-            shifted = accuracy(model, disrupted, test.labels)
-        after = curve[(curve["site"] == "attn_input") & (curve["depth"] > 0)]["ssdc"].mean()
-        row = {"recovery": after, "clean_accuracy": clean, "shifted_accuracy": shifted}
-        row["fragility"] = fragility(clean, shifted)
+            row = anchoring_and_fragility(model, images, orders[config.seed], test, disrupted)
         results.add("rotary", config, [row], factor=factor, **for_rope)
 
 # %% [markdown]

@@ -101,8 +101,8 @@ table.loc[order].round(3)
 # ## What the number looks like
 #
 # How alike is every patch to the one in the middle? Averaged over the embedded photographs, with the
-# committed weights, now: one row per condition in place, one under a single random order. Blue is more
-# alike than the row's average at that depth, brown less.
+# committed weights, now: one row per condition in place, one under a single random order. Green is more
+# alike than the map's average, brown less; grey is the patch itself.
 
 # %%
 photos = normalise(load("photos", configs[0].image_size).test.images)

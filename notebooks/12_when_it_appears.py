@@ -34,8 +34,8 @@ from myst_nb import glue
 # %%
 from pe_utils import plots, results
 from pe_utils.data import corrupt, default_images, load, runs
-from pe_utils.evaluate import accuracy, ssdc_under_rpi
-from pe_utils.metrics import fragility, null_spread, random_orders
+from pe_utils.evaluate import anchoring_and_fragility
+from pe_utils.metrics import null_spread, random_orders
 from pe_utils.train import load_snapshots, trained_model
 
 # %%
@@ -61,12 +61,8 @@ for config in results.missing("snapshots", configs, **settings):
     test, images = data.test.first(n_accuracy), data.test.first(n_images).images
     disrupted = corrupt(test.images, "jpeg_q5")
     for step, model in load_snapshots(config):
-        curve = ssdc_under_rpi(model, images, orders[config.seed])
-        after = curve[(curve["site"] == "attn_input") & (curve["depth"] > 0)]["ssdc"].mean()
-        clean = accuracy(model, test.images, test.labels)
-        shifted = accuracy(model, disrupted, test.labels)
-        row = {"step": step, "recovery": after, "clean_accuracy": clean}
-        found.append(row | {"shifted_accuracy": shifted, "fragility": fragility(clean, shifted)})
+        row = anchoring_and_fragility(model, images, orders[config.seed], test, disrupted)
+        found.append({"step": step} | row)
     results.add("snapshots", config, found, **settings)
 
 # %% [markdown]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pe_utils.capture import token_similarity
-from pe_utils.data import normalise
+from pe_utils.data import Split, normalise
 from pe_utils.interventions import permute_tokens
-from pe_utils.metrics import ssdc
+from pe_utils.metrics import fragility, ssdc
 
 BATCH = 50  # small enough for the caches of a CPU core
 
@@ -116,6 +116,28 @@ def ssdc_per_image(
         with nullcontext() if orders is None else permute_tokens(model, orders[i]):
             curves.append(ssdc_by_depth(model, image))
     return pd.concat(curves).groupby(["site", "depth"], as_index=False).mean()
+
+
+def anchoring_and_fragility(
+    model: nn.Module,
+    images: Tensor,
+    orders: NDArray[np.int64],
+    test: Split,
+    disrupted: Tensor,
+) -> dict[str, float]:
+    """How anchored the model is and what a corruption costs it, in one row.
+
+    Args: images, orders: as `ssdc_under_rpi`; test: for accuracy; disrupted: its images, corrupted.
+    Returns: recovery (mean over depth >= 1 of SSDC under RPI, site `attn_input`),
+        clean_accuracy, shifted_accuracy, fragility.
+    Raises: ValueError: as `ssdc_under_rpi`, `accuracy` and `fragility`.
+    """
+    curve = ssdc_under_rpi(model, images, orders)
+    after = curve[(curve["site"] == "attn_input") & (curve["depth"] > 0)]["ssdc"].mean()
+    clean = accuracy(model, test.images, test.labels)
+    shifted = accuracy(model, disrupted, test.labels)
+    return {"recovery": float(after), "clean_accuracy": clean, "shifted_accuracy": shifted,
+            "fragility": fragility(clean, shifted)}  # fmt: skip
 
 
 @torch.inference_mode()

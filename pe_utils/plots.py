@@ -213,7 +213,7 @@ def variant_curves(rows: pd.DataFrame, conditions: Sequence[str]) -> Figure:
 def similarity_maps(maps: dict[str, np.ndarray], middle: int) -> Figure:
     """Similarity of every patch to one patch: a labelled row per name, a column per depth.
 
-    Args: maps: name to (depths, rows, columns); middle: index of the one patch, left blank.
+    Args: maps: name to (depths, rows, columns); middle: index of the one patch, left grey.
     """
     depths = len(next(iter(maps.values())))
     figure, axes = plt.subplots(len(maps), depths, figsize=(1.6 + 0.95 * depths, 0.95 * len(maps)),
@@ -225,6 +225,7 @@ def similarity_maps(maps: dict[str, np.ndarray], middle: int) -> Figure:
             shown -= np.nanmean(shown)
             limit = np.nanmax(np.abs(shown))
             axis.imshow(shown, cmap="BrBG", vmin=-limit, vmax=limit)
+            axis.set_facecolor("#777777")
             axis.set_xticks([])
             axis.set_yticks([])
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
@@ -252,6 +253,28 @@ def along_training(rows: pd.DataFrame, quantities: dict[str, str]) -> Figure:
         axis.set_ylabel(label)
     handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in conditions]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    plt.close(figure)
+    return figure
+
+
+def training_paths(rows: pd.DataFrame, level: float) -> Figure:
+    """Fragility against clean accuracy along training, a path per run; `level` is marked.
+
+    Args: rows: columns condition, seed, step, clean_accuracy, fragility.
+    """
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axis = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
+    for (condition, _seed), run in rows.sort_values("step").groupby(["condition", "seed"]):
+        colour, marker = COLOURS[condition], MARKERS[condition]
+        axis.plot(run["clean_accuracy"], run["fragility"], color=colour, marker=marker, ms=3, lw=1)
+        axis.plot(run["clean_accuracy"].iloc[-1], run["fragility"].iloc[-1], marker, ms=9,
+                  color=colour)  # fmt: skip
+    axis.axvline(level, color="#444444", lw=0.9, ls="--")
+    axis.set_xlabel("clean accuracy")
+    axis.set_ylabel("JPEG fragility")
+    shown = [c for c in COLOURS if (rows["condition"] == c).any()]
+    handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in shown]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
     plt.close(figure)
     return figure
 

@@ -2,9 +2,10 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.stats import t as student_t
 
 
@@ -46,3 +47,25 @@ def mean_interval(values: Iterable[float], level: float = 0.95) -> Interval:
     error = statistics.stdev(runs) / math.sqrt(len(runs))
     half = float(student_t.ppf((1 + level) / 2, df=len(runs) - 1)) * error
     return Interval(mean, mean - half, mean + half, len(runs))
+
+
+def at_level(x: Sequence[float], y: Sequence[float], level: float) -> float:
+    """y where x first reaches the level, interpolated between neighbours; NaN if it never does.
+
+    Args:
+        x: a quantity along training, in the order of training; need not be monotone.
+        y: another one at the same steps.
+
+    Raises:
+        ValueError: x and y are empty or of different length.
+    """
+    if len(x) != len(y) or not len(x):
+        raise ValueError(f"x and y need the same length, at least 1, not {len(x)} and {len(y)}")
+    reached = np.flatnonzero(np.asarray(x) >= level)
+    if not len(reached):
+        return math.nan
+    i = int(reached[0])
+    if i == 0:
+        return float(y[0])
+    share = (level - x[i - 1]) / (x[i] - x[i - 1])
+    return float(y[i - 1] + share * (y[i] - y[i - 1]))

@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from pe_utils.data import load, normalise
+from pe_utils.data import Split, load, normalise
 from pe_utils.evaluate import (
     BATCH,
     accuracy,
     accuracy_under_rpi,
+    anchoring_and_fragility,
     ssdc_by_depth,
     ssdc_per_image,
     ssdc_under_rpi,
@@ -139,3 +140,16 @@ def test_variants_hold_the_published_choice_and_three_others(tiny, images):
     assert len(found) == 2 * 2 * 2
     assert (found["cosine", "l1"] - found["centred", "l1"]).abs().max() > 1e-3
     assert (found["cosine", "l1"] - found["cosine", "l2"]).abs().max() > 1e-4
+
+
+def test_anchoring_and_fragility_are_those_of_the_single_measures(tiny, images):
+    model, orders = build_vit(tiny("spe")).eval(), random_orders(16, 3, 0)
+    test = Split(images, model(normalise(images)).argmax(dim=1))
+    disrupted = images.flip(0)
+    row = anchoring_and_fragility(model, images[:9], orders, test, disrupted)
+    curve = ssdc_under_rpi(model, images[:9], orders).query("site == 'attn_input'")
+    assert row["recovery"] == pytest.approx(curve.query("depth == 1")["ssdc"].item())
+    shifted = accuracy(model, disrupted, test.labels)
+    assert row["clean_accuracy"] == 1
+    assert row["shifted_accuracy"] == shifted
+    assert row["fragility"] == pytest.approx(1 - shifted)

@@ -21,6 +21,7 @@ TABLES = {
     "05_alpha_scaling": {"alpha", "alpha_ssdc", "rotary"},
     "06_training": {"training"},
     "10_what_ssdc_measures": {"ssdc_variants"},
+    "11_anchoring_and_fragility": {"snapshots"},
     "12_when_it_appears": {"snapshots"},
 }
 PAPERMILL = [sys.executable, "-m", "papermill", "--no-progress-bar"]

@@ -147,3 +147,15 @@ def test_maps_leave_the_patch_itself_blank():
     assert np.ma.getmaskarray(shown).sum() == 1
     assert shown[0, 0] < 0 < shown[2, 2]
     assert [axis.get_title() for axis in figure.axes[:2]] == ["depth 0", "depth 1"]
+
+
+def test_paths_follow_training_whatever_the_order_of_the_rows():
+    rows = pd.DataFrame(
+        [("ape", 1, 9, 0.6, 0.3), ("ape", 1, 1, 0.1, 0.0), ("ape", 1, 3, 0.4, 0.2)],
+        columns=["condition", "seed", "step", "clean_accuracy", "fragility"],
+    )
+    (axis,) = plots.training_paths(rows, 0.5).axes
+    path, end, level = axis.lines
+    assert path.get_xydata().tolist() == [[0.1, 0.0], [0.4, 0.2], [0.6, 0.3]]
+    assert end.get_xydata().tolist() == [[0.6, 0.3]]
+    assert list(level.get_xdata()) == [0.5, 0.5]

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from pe_utils.stats import Interval, mean_interval
+from pe_utils.stats import Interval, at_level, mean_interval
 
 
 def test_interval_by_hand():
@@ -65,3 +65,14 @@ def test_interval_takes_any_iterable():
 def test_interval_refuses(values, level, message):
     with pytest.raises(ValueError, match=message):
         mean_interval(values, level)
+
+
+def test_a_level_is_met_at_its_first_crossing():
+    x, y = [0.1, 0.3, 0.2, 0.7], [1.0, 2.0, 5.0, 0.0]
+    assert at_level(x, y, 0.2) == pytest.approx(1.5)  # between the first two, not at the third
+    assert at_level(x, y, 0.3) == 2
+    assert at_level(x, y, 0.5) == pytest.approx(5 - 0.6 * 5)
+    assert at_level(x, y, 0.05) == 1
+    assert math.isnan(at_level(x, y, 0.71))
+    with pytest.raises(ValueError, match="not 4 and 3"):
+        at_level(x, y[:3], 0.2)

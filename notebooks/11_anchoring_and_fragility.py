@@ -1,0 +1,139 @@
+# %% [markdown]
+# # Does anchoring predict fragility?
+#
+# **Question.** The paper {cite}`mannes2026` finds that conditions whose representations are anchored
+# to the index are also the less fragile ones (A12). Five conditions are five points. Does the relation
+# hold between runs of one condition? And is anchoring a better guess at fragility than plain accuracy?
+#
+# **Cost.** From the committed results: seconds. From nothing: minutes per run on one CPU thread,
+# after training, which took up to {glue:text}`minutes:.0f` minutes per run.
+
+# %% tags=["parameters"]
+preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
+seeds: list[int] = [1]  # training seeds; 0 is the pilot
+data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
+n_images: int = 200  # test images for SSDC, at most; all of a smaller set
+n_accuracy: int = 2000  # test images for accuracy, at most; all of a smaller set
+n_orders: int = 16  # random orders that SSDC under RPI is averaged over
+order_seed: int = 0  # seed of these orders
+
+# %%
+from pe_utils.notebook import check_parameters
+
+check_parameters(In)
+
+# %%
+import math
+
+import pandas as pd
+from myst_nb import glue
+
+# %%
+from pe_utils import plots, results
+from pe_utils.data import corrupt, default_images, load, runs
+from pe_utils.evaluate import anchoring_and_fragility
+from pe_utils.metrics import random_orders
+from pe_utils.stats import at_level
+from pe_utils.train import load_snapshots, trained_model
+
+# %%
+conditions = ["ablated", "ape", "spe", "rope", "rpt"]
+configs = runs(preset, conditions, seeds, data_root)
+n_images = min(n_images, default_images(configs[0], "ssdc", data_root))
+n_accuracy = min(n_accuracy, default_images(configs[0], "accuracy", data_root))
+patches = math.prod(configs[0].grid)
+orders = {seed: random_orders(patches, n_orders, (order_seed, seed)) for seed in seeds}
+settings = {"images": n_images, "orders": n_orders, "order_seed": order_seed}
+settings |= {"accuracy_images": n_accuracy, "corruption": "jpeg_q5"}
+
+# %% [markdown]
+# ## Measurement
+#
+# The snapshots along training, as in [the next chapter](12_when_it_appears.ipynb): anchoring is SSDC
+# under RPI averaged over the depths after a block, fragility is that of JPEG quality 5.
+
+# %%
+for config in results.missing("snapshots", configs, **settings):
+    data, found = load(config.dataset, config.image_size, data_root), []
+    trained_model(config, data)
+    test, images = data.test.first(n_accuracy), data.test.first(n_images).images
+    disrupted = corrupt(test.images, "jpeg_q5")
+    for step, model in load_snapshots(config):
+        row = anchoring_and_fragility(model, images, orders[config.seed], test, disrupted)
+        found.append({"step": step} | row)
+    results.add("snapshots", config, found, **settings)
+
+# %% [markdown]
+# ## At the end of training
+
+# %%
+rows = results.read("snapshots", configs, **settings)
+final = rows[rows["step"] == rows["step"].max()]
+means = final.groupby("condition")[["recovery", "clean_accuracy", "fragility"]].mean()
+means.loc[conditions].round(3)
+
+# %% [markdown]
+# Pearson's r with fragility. *Between*: over the five condition means. *Within*: over all runs, each
+# condition's mean subtracted first, so that only differences between seeds are left (it needs
+# several seeds). A correlation over all runs at once would mostly be that of the five means again.
+
+# %%
+columns = ["recovery", "clean_accuracy", "fragility"]
+inside = final[columns] - final.groupby("condition")[columns].transform("mean")
+r = {"between conditions": means.corr()["fragility"]}
+if len(seeds) > 2:
+    r["within conditions"] = inside.corr()["fragility"]
+r = pd.DataFrame(r).drop("fragility")
+r.round(2)
+
+# %% [markdown]
+# ## The rival: accuracy
+#
+# A model with little accuracy has little to lose. Along training every run passes through the same
+# accuracies, so that conditions can be compared where they are equally accurate: at the lowest final
+# accuracy of any run, every quantity interpolated between snapshots.
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "JPEG fragility against clean accuracy along training, a path per run, last snapshot large; n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Dashed: the accuracy that all runs reach, at which they are compared.", "name": "fig-rival"}, "image": {"alt": "Paths of fragility against clean accuracy, a colour per condition."}}
+level = final["clean_accuracy"].min()
+plots.training_paths(rows, level)
+
+# %%
+matched = pd.DataFrame(
+    [{"condition": c, "seed": s} | {k: at_level(run["clean_accuracy"].tolist(), run[k].tolist(), level)
+     for k in ("recovery", "fragility")} for (c, s), run in rows.groupby(["condition", "seed"])]
+)  # fmt: skip
+equal = matched.groupby("condition")[["recovery", "fragility"]].mean().loc[conditions]
+equal.round(3)
+
+# %% tags=["hide-cell"]
+for column in ("recovery", "clean_accuracy"):
+    glue(f"r_{column}", float(r.loc[column, "between conditions"]), display=False)
+glue("r_matched", float(equal.corr().loc["recovery", "fragility"]), display=False)
+glue("order_final", " < ".join(means["fragility"].sort_values().index), display=False)
+glue("order_matched", " < ".join(equal["fragility"].sort_values().index), display=False)
+glue("level", float(level), display=False)
+glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)
+glue("n_seeds", len(seeds), display=False)
+glue("data_name", configs[0].dataset, display=False)
+
+# %% [markdown]
+# {numref}`fig-rival` and the tables are drawn from
+# {download}`snapshots.csv <../../results/laptop/snapshots.csv>`.
+#
+# ## What we saw
+#
+# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them. The verdict on A12 stands on the
+# [scoreboard](00_scoreboard.ipynb); everything else here is exploration without a criterion.*
+#
+# - **Between conditions**, at the end of training, fragility correlates with anchoring at
+#   r = {glue:text}`r_recovery:.2f` and with clean accuracy at r = {glue:text}`r_clean_accuracy:.2f`. From
+#   least to most fragile: {glue:text}`order_final`.
+# - **At equal accuracy** ({glue:text}`level:.2f`) the order is {glue:text}`order_matched`, and fragility
+#   correlates with anchoring at r = {glue:text}`r_matched:.2f`.
+#
+# ## Limits
+#
+# Five condition means carry one correlation with three degrees of freedom, whatever the number of
+# seeds. Models matched on accuracy are matched at different steps of training. The levels of α inside
+# a model are left out on purpose: they are the same weights many times. None of this shows a cause: the
+# conditions differ in more than in how anchored they are.
