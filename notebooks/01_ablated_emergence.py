@@ -96,8 +96,8 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them; means over the seeds. Verdicts with
-# their intervals stand on the [scoreboard](00_scoreboard.ipynb).*
+# *n = {glue:text}`n_seeds` training seed(s); means over the seeds. Verdicts with their
+# intervals stand on the [scoreboard](00_scoreboard.ipynb).*
 #
 # - **A1, at initialisation.** SSDC is {glue:text}`untrained_ablated_first:.2f` at the first depth
 #   and {glue:text}`untrained_ablated_last:.2f` at the last, {glue:text}`untrained_ablated_mean:.2f`

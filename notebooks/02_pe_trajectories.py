@@ -199,8 +199,8 @@ glue("landing_figure", figure_html(figure, alt, caption), display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them; means over the seeds. Verdicts with
-# their intervals stand on the [scoreboard](00_scoreboard.ipynb).*
+# *n = {glue:text}`n_seeds` training seed(s); means over the seeds. Verdicts with their
+# intervals stand on the [scoreboard](00_scoreboard.ipynb).*
 #
 # - **A3, collapse.** Without positions |SSDC| under RPI stays below
 #   {glue:text}`largest_ablated:.3f` at every depth; one random order alone scatters by

@@ -166,8 +166,8 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them; means over the seeds. Verdicts with
-# their intervals stand on the [scoreboard](00_scoreboard.ipynb).*
+# *n = {glue:text}`n_seeds` training seed(s); means over the seeds. Verdicts with their
+# intervals stand on the [scoreboard](00_scoreboard.ipynb).*
 #
 # - **A6, under RPI.** The largest |SSDC| over depth is {glue:text}`largest_rpt:.3f` for rpt,
 #   {glue:text}`largest_ablated:.3f` for ablated and {glue:text}`largest_ape:.3f` for ape; one
@@ -182,6 +182,11 @@ glue("data_name", configs[0].dataset, display=False)
 #   {glue:text}`accuracy_rpi_ape:.3f`, ablated {glue:text}`accuracy_ablated:.3f` in both.
 #
 # ## Limits
+#
+# That rpt shows no structure under RPI is no empirical finding: its table is drawn at random and its
+# patches come in every order alike, so no pair of indices is special and the mean of SSDC over
+# training runs is zero by symmetry (see {ref}`Methods <null>`). A single run keeps the chance likeness of
+# its random table. The index may still matter to rpt in ways that SSDC cannot see.
 #
 # RPT differs from `ape` in more than the frame: its task is harder, since its patches arrive
 # without order, and at equal epochs it may simply be less trained. Accuracy stands in the chapter

@@ -197,8 +197,8 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them; means over the seeds. Verdicts with
-# their intervals stand on the [scoreboard](00_scoreboard.ipynb). The levels of α inside
+# *n = {glue:text}`n_seeds` training seed(s); means over the seeds. Verdicts with their
+# intervals stand on the [scoreboard](00_scoreboard.ipynb). The levels of α inside
 # a model are not replicates.*
 #
 # - **A9, ape.** From α = {glue:text}`high:.1f` to {glue:text}`low:.1f`, ΔSSDC goes from

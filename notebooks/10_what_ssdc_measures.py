@@ -13,7 +13,7 @@ preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folde
 seeds: list[int] = [1]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 500  # test images for SSDC, at most; all of a smaller set
-n_orders: int = 16  # random orders that SSDC under RPI is averaged over
+n_orders: int = 16  # random orders that SSDC under RPI is averaged over (elsewhere 64)
 order_seed: int = 0  # seed of these orders
 
 # %%
@@ -39,8 +39,9 @@ from pe_utils.train import load_model, trained_model
 # %% [markdown]
 # ## By chance
 #
-# The largest scatter that one random order can show: the similarity is minus the distance itself, its
-# patches are shuffled, and SSDC is taken on the grid as if they were not. The mean of $n$ orders
+# The scatter of one random order, for a similarity as spatial as the distance itself: its patches are
+# shuffled, and SSDC is taken on the grid as if they were not. (A similarity that a few patches dominate,
+# each alike to all others, can scatter up to twice as much.) The mean of $n$ orders
 # scatters $\sqrt n$ times less, so an error of 0.01 needs as many orders as the last column says.
 
 # %%
@@ -89,7 +90,7 @@ rows = pd.concat(results.read("ssdc_variants", configs, **settings) for settings
 plots.variant_curves(rows, conditions)
 
 # %% [markdown]
-# Averaged over depth. The norm hardly matters; centring does:
+# Averaged over depth:
 
 # %%
 means = rows.groupby(["intervention", "condition", "similarity", "norm"])["ssdc"].mean()
@@ -143,10 +144,10 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them; no criterion belongs to this
+# *n = {glue:text}`n_seeds` training seed(s); no criterion belongs to this
 # chapter.*
 #
-# - **Chance.** On a grid of 8 by 8 patches one order scatters by up to {glue:text}`spread_8:.3f`:
+# - **Chance.** On a grid of 8 by 8 patches one order scatters by {glue:text}`spread_8:.3f`:
 #   {glue:text}`orders_8` orders bring the error of the mean to a hundredth.
 # - **Distance.** L2 instead of L1 moves the mean over depth by at most
 #   {glue:text}`norm_gap_none:.3f` clean and {glue:text}`norm_gap_rpi:.3f` under RPI.

@@ -14,7 +14,7 @@ seeds: list[int] = [1]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 200  # test images for SSDC, at most; all of a smaller set
 n_accuracy: int = 2000  # test images for accuracy, at most; all of a smaller set
-n_orders: int = 16  # random orders that SSDC under RPI is averaged over
+n_orders: int = 16  # random orders that SSDC under RPI is averaged over (elsewhere 64)
 order_seed: int = 0  # seed of these orders
 
 # %%
@@ -122,7 +122,7 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` training seed(s), the pilot not among them. The verdict on A12 stands on the
+# *n = {glue:text}`n_seeds` training seed(s). The verdict on A12 stands on the
 # [scoreboard](00_scoreboard.ipynb); everything else here is exploration without a criterion.*
 #
 # - **Between conditions**, at the end of training, fragility correlates with anchoring at

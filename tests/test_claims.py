@@ -1,3 +1,4 @@
+import hashlib
 import io
 import re
 import subprocess
@@ -10,7 +11,6 @@ import pytest
 
 from pe_utils import claims, results
 from pe_utils.claims import (
-    by_seed,
     criteria_commit,
     measure,
     measured_tables,
@@ -213,10 +213,9 @@ def test_alpha_rows_join_what_was_measured_on_different_images(home, tiny):
     assert tables.at_alpha("ape", "delta_ssdc").loc[1].to_dict() == pytest.approx(
         {0.4: 0.3, 1: 0.9}
     )
-    seen = by_seed([BY_ID["A9"]], tables)
-    assert list(seen.columns) == ["seed 1"]
-    assert seen.loc[("A9", "delta_ssdc: 1.0 - 0.4"), "seed 1"] == pytest.approx(0.6)
-    assert seen.loc[("A9", "fragility: 0.4 - 1.0"), "seed 1"] == pytest.approx(0.6)
+    rows = measure(BY_ID["A9"], tables, PAPER).set_index("check")
+    assert rows.loc["delta_ssdc: 1.0 - 0.4", ["mean", "n"]].tolist() == pytest.approx([0.6, 1])
+    assert rows.loc["fragility: 0.4 - 1.0", ["mean", "n"]].tolist() == pytest.approx([0.6, 1])
 
 
 def test_the_scoreboard_shows_the_check_that_decides():
@@ -233,8 +232,8 @@ def test_the_scoreboard_shows_the_check_that_decides():
     assert (
         f"rope - spe: {worst['mean']:.3f} [{worst['low']:.3f}, {worst['high']:.3f}], n = 4" in html
     )
-    assert "0 of 4 intervals reproduced" in html
-    assert "9 of 9 intervals reproduced" in html
+    assert "of 4 intervals 0 reproduced, 4 contradicted" in html
+    assert "of 9 intervals 9 reproduced, 0 contradicted" in html
 
 
 def test_every_claim_has_a_chapter_and_says_how_it_departs():
@@ -276,6 +275,52 @@ def test_criteria_were_last_changed_before_the_first_evidence(preset, table):
             assert git("rev-list", f"{commit}..{criteria}") == "", f"{criteria} is after {commit}"
             assert criteria != commit
             return
+    pytest.skip("no evidence yet")
+
+
+def test_what_the_criteria_ask_has_not_moved():
+    """Formulas, limits and published values, also where they rest on other modules than criteria.
+
+    A change here changes verdicts after the evidence: it needs a reason in the book.
+    """
+    keys = ["claim", "check", "formula", "criterion", "published"]
+    at_scale = replace(over_seeds(noise=0), grid=(8, 8))
+    asked = pd.concat([measure(claim, at_scale, PAPER)[keys] for claim in CLAIMS])
+    text = asked.to_csv(index=False, float_format="%.6f", lineterminator="\n")
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "da14a067f8ca9dba"
+
+
+def test_nulls_and_levels_can_fail_too():
+    """What turning effects around leaves out: level and flatness of A1, the clean curve of A6."""
+    tables = over_seeds(noise=0.0005)
+
+    def changed(condition: str, values: np.ndarray) -> Tables:
+        ssdc = tables.ssdc.copy()
+        here = (ssdc["condition"] == condition) & (ssdc["intervention"] == "none")
+        rng = np.random.default_rng(0)
+        ssdc.loc[here, "ssdc"] = values[ssdc.loc[here, "depth"]] + rng.normal(0, 1e-3, here.sum())
+        return replace(tables, ssdc=ssdc)
+
+    def found(claim: str, tables: Tables) -> dict[str, str]:
+        return measure(BY_ID[claim], tables, PAPER).set_index("check")["verdict"].to_dict()
+
+    low = found("A1", changed("untrained_ablated", np.full(12, 0.2)))
+    assert low == {"level": "direction only", "flatness": "reproduced"}
+    steep = found("A1", changed("untrained_ablated", np.linspace(0.3, 0.9, 12)))
+    assert steep == {"level": "reproduced", "flatness": "contradicted"}
+    negative = found("A1", changed("untrained_ablated", np.full(12, -0.5)))
+    assert negative["level"] == "contradicted"
+    falling = found("A6", changed("rpt", np.linspace(0.6, 0.3, 12)))
+    assert falling["rpt, none: last - first"] == "contradicted"
+
+
+def test_how_often_nothing_at_all_is_called_a_contradiction():
+    """The rates that the scoreboard page states, with conditions that differ by chance alone."""
+    draws = [over_seeds(scale=0, noise=0.02, rng_seed=i) for i in range(40)]
+    rate = {id_: np.mean(["contradicted" in set(measure(BY_ID[id_], t, PAPER)["verdict"])
+                          for t in draws]) for id_ in ("A5", "A7", "A8", "A11")}  # fmt: skip
+    assert all(0.05 < rate[id_] < 0.4 for id_ in ("A5", "A7", "A8")), rate
+    assert 0.3 < rate["A11"] < 0.75, rate
 
 
 def test_the_page_names_the_commit_that_fixed_the_criteria():
