@@ -6,7 +6,7 @@ VENV_BOOK ?= .venv-book
 PIP = -m pip install --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help book test format chapters train lock clean python
+.PHONY: help book pdf test format chapters train lock clean python
 .DELETE_ON_ERROR:
 
 help:  ## list the commands
@@ -16,6 +16,12 @@ book: $(VENV_BOOK)/.installed  ## build the book into book/_build/html (light: n
 	rm -f book/_build/html/index.html
 	$(VENV_BOOK)/bin/jupyter-book build book --all -W --keep-going
 	test -f book/_build/html/index.html
+
+pdf: $(VENV_BOOK)/.installed  ## print the whole book into book/_build/book.pdf (needs Chromium)
+	$(VENV_BOOK)/bin/jupyter-book build book --builder singlehtml
+	chromium --headless --no-sandbox --disable-gpu --disable-background-networking \
+	--virtual-time-budget=60000 --no-pdf-header-footer --print-to-pdf=book/_build/book.pdf \
+	"file://$(CURDIR)/book/_build/singlehtml/intro.html"
 
 test: $(VENV)/.installed  ## check the style and run all tests
 	$(VENV)/bin/ruff check

@@ -30,7 +30,8 @@ from myst_nb import glue
 
 # %%
 from pe_utils import plots, results
-from pe_utils.data import corrupt, default_images, load, runs
+from pe_utils.corruptions import corrupt
+from pe_utils.data import default_images, load, runs
 from pe_utils.evaluate import anchoring_and_fragility
 from pe_utils.metrics import random_orders
 from pe_utils.stats import at_level

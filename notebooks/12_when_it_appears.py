@@ -33,7 +33,8 @@ from myst_nb import glue
 
 # %%
 from pe_utils import plots, results
-from pe_utils.data import corrupt, default_images, load, runs
+from pe_utils.corruptions import corrupt
+from pe_utils.data import default_images, load, runs
 from pe_utils.evaluate import anchoring_and_fragility
 from pe_utils.metrics import null_spread, random_orders
 from pe_utils.train import load_snapshots, trained_model

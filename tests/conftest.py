@@ -1,4 +1,7 @@
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,3 +30,16 @@ def tiny():
         return preset_config("smoke", condition, seed, **small | changes)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def html(tmp_path_factory):
+    """Build the book once, strictly, outside the repository."""
+    out = tmp_path_factory.mktemp("book")
+    command = Path(sys.executable).with_name("jupyter-book")
+    built = subprocess.run(
+        [command, "build", "book", "--all", "-W", "--keep-going", "--path-output", str(out)],
+        cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
+    return out / "_build" / "html"

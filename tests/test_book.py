@@ -1,8 +1,6 @@
 """The built book: whole, strict, and loading nothing from the network."""
 
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,19 +32,6 @@ class Page(HTMLParser):
         self.loads += [part.split()[0] for part in attrs["srcset"].split(",") if part.strip()]
         if tag == "img" and "alt" not in attrs:
             self.without_alt.append(attrs["src"])
-
-
-@pytest.fixture(scope="module")
-def html(tmp_path_factory):
-    """Build the book once, strictly, outside the repository."""
-    out = tmp_path_factory.mktemp("book")
-    command = Path(sys.executable).with_name("jupyter-book")
-    built = subprocess.run(
-        [command, "build", "book", "--all", "-W", "--keep-going", "--path-output", str(out)],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
-    return out / "_build" / "html"
 
 
 @pytest.fixture(scope="module")
