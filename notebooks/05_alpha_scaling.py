@@ -191,10 +191,11 @@ glue("tokens", float(tokens.detach().square().mean()), display=False)
 for condition, levels in published.sort_values("alpha").groupby("condition"):
     for end, row in {"low": levels.iloc[0], "high": levels.iloc[-1]}.items():
         glue(f"published_{condition}_fs_{end}", float(row["fragility"]), display=False)
-        glue(f"published_{end}", float(row["alpha"]), display=False)
 for end, factor in {"low": min(factors), "high": max(factors)}.items():
     for column in ("recovery", "fragility", "clean_accuracy"):
         glue(f"rope_{column}_{end}", float(angles.loc[factor, column]), display=False)
+glue("published_low", float(published["alpha"].min()), display=False)
+glue("published_high", float(published["alpha"].max()), display=False)
 glue("low", float(ends["low"]), display=False)
 glue("high", float(ends["high"]), display=False)
 glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)
