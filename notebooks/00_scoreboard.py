@@ -76,7 +76,8 @@ ours = rows.assign(
 )
 wide = ours.pivot(index=keys, columns="preset", values="ours")[[*measured]]
 every = wide.loc[ours[keys].drop_duplicates().itertuples(index=False, name=None)]
-HTML(every.fillna("not measured").reset_index().to_html(index=False, classes="dataframe intervals"))
+every = every.fillna("not measured").rename_axis(columns=None).reset_index()
+HTML(every.to_html(index=False, classes="dataframe intervals"))
 
 # %% [markdown]
 # ## Scale

@@ -183,13 +183,12 @@ def _verdict_cell(rows: pd.DataFrame) -> str:
     """The verdict, and the check that decides it: the first of the weakest."""
     verdict = overall(rows["verdict"].tolist())
     weakest = rows[rows["verdict"] == verdict].iloc[0]
+    found = f"{weakest['check']}: {interval_text(weakest)} (published {weakest['published']:.3f})"
+    text = f'<span class="verdict {verdict.replace(" ", "-")}">{verdict}</span><br>{escape(found)}'
+    if not (rows["n"] >= 3).any():
+        return text
     held, against = ((rows["verdict"] == v).sum() for v in ("reproduced", "contradicted"))
-    name = verdict.replace(" ", "-")
-    text = (
-        f"{weakest['check']}: {interval_text(weakest)}, published {weakest['published']:.3f}; "
-        f"of {len(rows)} intervals {held} reproduced, {against} contradicted"
-    )
-    return f'<span class="verdict {name}">{verdict}</span><br><small>{escape(text)}</small>'
+    return f"{text}<br>of {len(rows)} intervals {held} reproduced, {against} contradicted"
 
 
 def interval_text(row: pd.Series) -> str:
