@@ -32,8 +32,9 @@ format: $(VENV)/.installed  ## put the code in shape
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-chapters: $(VENV)/.installed  ## execute every notebook into book/chapters
+chapters: $(VENV)/.installed  ## execute every notebook into book/chapters; write the model cards
 	$(VENV)/bin/python -m pe_utils.chapters
+	$(VENV)/bin/python -m pe_utils.cards
 
 train: $(VENV)/.installed  ## run what PRESET (laptop) still lacks
 	$(VENV)/bin/python -m pe_utils.train --preset $(PRESET)
