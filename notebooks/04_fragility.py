@@ -69,16 +69,20 @@ for config in results.missing("accuracy", configs, images=n_images):
 
 # %%
 clean = results.read("accuracy", configs, images=n_images).set_index("run")["accuracy"]
-for name in corruptions:
-    for config in results.missing("fragility", configs, images=n_images, corruption=name):
+for config in configs:
+    own = {"images": n_images}
+    todo = [n for n in corruptions if results.missing("fragility", [config], corruption=n, **own)]
+    if todo:
         data = load(config.dataset, config.image_size, data_root)
         test, sample = data.test.first(n_images), data.train.images[:1000]
-        setting, model = severity(name, sample), trained_model(config, data)
+        model = trained_model(config, data)
+    for name in todo:
+        setting = severity(name, sample)
         shifted = accuracy(model, corrupt(test.images, setting), test.labels)
         row = {"setting": setting, "variance_changed": changed_variance(sample, setting)}
         row |= {"clean_accuracy": clean[config.run_id], "shifted_accuracy": shifted}
         row["fragility"] = fragility(clean[config.run_id], shifted)
-        results.add("fragility", config, [row], images=n_images, corruption=name)
+        results.add("fragility", config, [row], **own, corruption=name)
 
 # %% [markdown]
 # What each setting leaves of photographs that are embedded in the project, at the size of the

@@ -75,11 +75,13 @@ for_rope = {"accuracy_images": n_accuracy, "corruption": "jpeg_q5"} | for_ssdc
 # For every α, first what the first block recovers under RPI:
 
 # %%
-for alpha in alphas:
-    for config in results.missing("alpha_ssdc", configs, alpha=alpha, **for_ssdc):
+for config in configs:
+    todo = [a for a in alphas if results.missing("alpha_ssdc", [config], alpha=a, **for_ssdc)]
+    if todo:
         data = load(config.dataset, config.image_size, data_root)
         images, _ = data.test.first(n_images).images, data.test.first(n_accuracy)  # both exist
         model = trained_model(config, data)
+    for alpha in todo:
         with scale_positions(model, alpha):
             curve = ssdc_under_rpi(model, images, orders[config.seed], depths=2)
         first, second = curve.loc[curve["site"] == "attn_input", "ssdc"]
@@ -90,13 +92,16 @@ for alpha in alphas:
 # then both accuracies of fragility:
 
 # %%
-for alpha in alphas:
-    for config in results.missing("alpha", configs, alpha=alpha, **for_shift):
+for config in configs:
+    todo = [a for a in alphas if results.missing("alpha", [config], alpha=a, **for_shift)]
+    if todo:
         data = load(config.dataset, config.image_size, data_root)
         test, model = data.test.first(n_accuracy), trained_model(config, data)
+        disrupted = corrupt(test.images, "jpeg_q5")
+    for alpha in todo:
         with scale_positions(model, alpha):
             clean = accuracy(model, test.images, test.labels)
-            shifted = accuracy(model, corrupt(test.images, "jpeg_q5"), test.labels)
+            shifted = accuracy(model, disrupted, test.labels)
         row = {"clean_accuracy": clean, "shifted_accuracy": shifted}
         row["fragility"] = fragility(clean, shifted)
         results.add("alpha", config, [row], alpha=alpha, **for_shift)

@@ -50,7 +50,7 @@ def card(preset: str) -> str:
              ("patch_size", "embed_dim", "depth", "num_heads", "num_classes")}  # fmt: skip
     head = HEAD.format(preset=preset, height=usual.image_size[0], width=usual.image_size[1],
                        data=manifest["data"]["name"], digest=manifest["data"]["digest"],
-                       condition=rows["condition"].iloc[0], seed=rows["seed"].iloc[0], **facts)  # fmt: skip
+                       **rows.iloc[0][["condition", "seed"]], **facts)  # fmt: skip
     lines = [rows.columns, ["---"] * rows.shape[1], *rows.astype(str).to_numpy()]
     return head + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
