@@ -12,6 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "pe_utils").glob("*.py"))
+PAGES = sorted((ROOT / "book").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 LEVEL = {
     "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "interventions": 0, "capture": 0,
@@ -90,6 +91,52 @@ def test_notebooks_declare_and_check_their_parameters(path):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
             assert not {n.partition(".")[0] for n in names} & heavy, "check before heavy imports"
+
+
+TYPED = {  # decimals that are definitions or settings, never results
+    "intro.md": {"3.11", "5.1", "5.2", "5.3", "5.4", "5.5"},  # Python; sections of the paper
+    "methods.md": {"2.5", "1.33"},  # the published blur, and what its kernel leaves of it
+    "00_scoreboard.py": {"0.4"},  # a level of alpha that the claims name
+    "05_alpha_scaling.py": {"0.4"},
+    "06_training.py": {"0.05", "0.15", "0.2"},  # the paper's settings
+    "10_what_ssdc_measures.py": {"0.01"},  # the error asked for
+}
+
+
+@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=lambda p: p.name)
+def test_decimals_in_prose_are_glued_from_results(path):
+    assert set(decimals(prose(path))) <= TYPED.get(path.name, set())
+
+
+def test_a_typed_decimal_would_be_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("SSDC is 0.62 here, {glue:text}`a:.3f` there, $x = 0.5$, `alpha=0.4`.\n")
+    assert decimals(prose(page)) == ["0.62"]
+    script = tmp_path / "chapter.py"
+    script.write_text("# %% [markdown]\n# It fell to 1.25.\n\n# %%\nx = 0.75\n")
+    assert decimals(prose(script)) == ["1.25"]
+
+
+def prose(path):
+    """The running text: no code, formulas, glued values or link targets; published values aside."""
+    if path.suffix == ".py":
+        cells = jupytext.read(path).cells
+        text = "\n".join(c.source for c in cells if c.cell_type == "markdown")
+    else:
+        text = path.read_text(encoding="utf-8").partition("(published-notes)=")[0]
+    for hidden in (
+        r"(?s)```.*?```",
+        r"\{[a-z:]+\}`[^`]*`",
+        r"`[^`]*`",
+        r"\$[^$]*\$",
+        r"\]\([^)]*\)",
+    ):
+        text = re.sub(hidden, "", text)
+    return text
+
+
+def decimals(text):
+    return re.findall(r"(?<![\w.])\d+\.\d+(?![\w])", text)
 
 
 def test_every_notebook_has_a_chapter_and_a_place_in_the_book():
