@@ -139,6 +139,15 @@ def decimals(text):
     return re.findall(r"(?<![\w.])\d+\.\d+(?![\w])", text)
 
 
+def test_every_reference_is_cited():
+    entries = re.findall(r"@\w+\{(\w+),", (ROOT / "book/references.bib").read_text("utf-8"))
+    texts = "".join(p.read_text("utf-8") for p in (*PAGES, *NOTEBOOKS))
+    cited = {key for keys in re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", texts)
+             for key in keys.split(",")}  # fmt: skip
+    assert set(entries) == cited
+    assert len(entries) == len(set(entries))
+
+
 def test_every_notebook_has_a_chapter_and_a_place_in_the_book():
     names = [path.stem for path in NOTEBOOKS]
     assert [path.stem for path in sorted((ROOT / "book/chapters").glob("*.ipynb"))] == names
