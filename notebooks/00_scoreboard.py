@@ -122,6 +122,6 @@ for name, column in verdicts.items():
 # ImageNet-100. A contradicted claim is a finding about small models trained briefly until a larger
 # run says more. With three or four seeds an interval is wide: *undecided* often means that nothing
 # can be said, not that there is nothing. Claims with many checks are harder to pass than claims with
-# one, and easier to contradict: in simulations without any difference between conditions about one in
-# five of A5, A7 and A8 came out contradicted. The last column was written in part after the criteria
+# one, and easier to contradict: in simulations without any difference between conditions (they are
+# among the tests) A5 and A8 came out contradicted in about one of five. The last column was written in part after the criteria
 # were fixed; it changes no verdict.

@@ -196,9 +196,11 @@ glue("tokens", float(tokens.detach().square().mean()), display=False)
 for condition, levels in published.sort_values("alpha").groupby("condition"):
     for end, row in {"low": levels.iloc[0], "high": levels.iloc[-1]}.items():
         glue(f"published_{condition}_fs_{end}", float(row["fragility"]), display=False)
-for end, factor in {"low": min(factors), "high": max(factors)}.items():
+middle = sorted(factors)[len(factors) // 2]
+for end, factor in {"low": min(factors), "middle": middle, "high": max(factors)}.items():
     for column in ("recovery", "fragility", "clean_accuracy"):
         glue(f"rope_{column}_{end}", float(angles.loc[factor, column]), display=False)
+glue("middle", float(middle), display=False)
 glue("published_low", float(published["alpha"].min()), display=False)
 glue("published_high", float(published["alpha"].max()), display=False)
 glue("low", float(ends["low"]), display=False)
@@ -230,8 +232,9 @@ glue("data_name", configs[0].dataset, display=False)
 #   {glue:text}`published_ape_fs_low:.3f` for ape and from {glue:text}`published_spe_fs_high:.3f` to
 #   {glue:text}`published_spe_fs_low:.3f` for spe. Both accuracies of a fragility are taken at the same
 #   α: where a model's clean accuracy falls towards chance, so does what it can lose.
-# - **The angles of rope** (ours). From all of the angle to none, SSDC under RPI after the first block
-#   goes from {glue:text}`rope_recovery_high:.3f` to {glue:text}`rope_recovery_low:.3f`, clean
+# - **The angles of rope** (ours). From all of the angle over {glue:text}`middle:.2f` of it to none, SSDC
+#   under RPI after the first block goes from {glue:text}`rope_recovery_high:.3f` over
+#   {glue:text}`rope_recovery_middle:.3f` to {glue:text}`rope_recovery_low:.3f`; from all to none, clean
 #   accuracy from {glue:text}`rope_clean_accuracy_high:.3f` to
 #   {glue:text}`rope_clean_accuracy_low:.3f`, fragility from {glue:text}`rope_fragility_high:.3f` to
 #   {glue:text}`rope_fragility_low:.3f`.

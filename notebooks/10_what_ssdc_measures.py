@@ -41,7 +41,7 @@ from pe_utils.train import load_model, trained_model
 #
 # The scatter of one random order, for a similarity as spatial as the distance itself: its patches are
 # shuffled, and SSDC is taken on the grid as if they were not. (A similarity that a few patches dominate,
-# each alike to all others, can scatter up to twice as much.) The mean of $n$ orders
+# each alike to all others, can scatter more.) The mean of $n$ orders
 # scatters $\sqrt n$ times less, so an error of 0.01 needs as many orders as the last column says.
 
 # %%
@@ -169,9 +169,8 @@ glue("data_name", configs[0].dataset, display=False)
 #   token is subtracted, over the whole depth {glue:text}`rise_cosine:.3f` and
 #   {glue:text}`rise_centred:.3f`. With the part that all patches of an image share taken out, SSDC
 #   starts high.
-# - **The maps** show why ablated and rope score alike in place and rope hardly under RPI: their middle
-#   patch is alike to what stands beside it, wherever that is moved, while the additive tables keep a
-#   round neighbourhood at its index.
+# - **The maps**, of one seed and on photographs, agree with the numbers: under RPI ape and spe keep a
+#   round neighbourhood at the index of the middle patch; those of ablated, rope and rpt are scattered.
 #
 # ## Limits
 #

@@ -135,8 +135,9 @@ glue("data_name", configs[0].dataset, display=False)
 #   encodings is {glue:text}`gap_final:.3f`.
 # - **At equal accuracy** ({glue:text}`level:.2f`) the order is {glue:text}`order_matched`, the same gap is
 #   {glue:text}`gap_matched:.3f`, and fragility correlates with anchoring at
-#   r = {glue:text}`r_matched:.2f`. Fragility grows along training in every condition, so that a condition
-#   which gets further also gets more fragile; comparing trained models as they are mixes the two.
+#   r = {glue:text}`r_matched:.2f`. In {numref}`fig-rival` fragility grows with accuracy along most of
+#   every path, so that comparing trained models as they are mixes how fragile a condition is with how
+#   far it has got.
 #
 # ## Limits
 #

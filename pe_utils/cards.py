@@ -3,12 +3,10 @@
 `weights/<preset>/README.md` is made from the preset's manifest and tables alone.
 """
 
-import json
-
 import pandas as pd
 
 from pe_utils import results
-from pe_utils.config import CONDITIONS, IMAGES, PRESETS, home, preset_config
+from pe_utils.config import IMAGES, PRESETS, home, preset_config
 from pe_utils.results import write_atomically
 
 HEAD = """# Weights of preset `{preset}`
@@ -40,11 +38,13 @@ share with the preset.
 def card(preset: str) -> str:
     """The Markdown text.
 
-    Raises: FileNotFoundError: the preset has no results.
+    Raises: ValueError: the preset has no results.
     """
-    manifest = json.loads((results.folder(preset) / "manifest.json").read_text())
+    manifest = results.manifest(preset)
+    if not manifest["runs"]:
+        raise ValueError(f"{results.folder(preset)} has no results to make a card of")
     rows = pd.DataFrame([_row(preset, run_id, run) for run_id, run in manifest["runs"].items()])
-    rows = rows.sort_values(["condition", "seed", "run"], kind="stable", key=_in_order)
+    rows = rows.sort_values(["condition", "seed", "run"], kind="stable", key=results.in_order)
     usual = preset_config(preset, "ape", 0)
     facts = {name: getattr(usual, name) for name in
              ("patch_size", "embed_dim", "depth", "num_heads", "num_classes")}  # fmt: skip
@@ -76,13 +76,9 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _in_order(column: pd.Series) -> pd.Series:
-    return column.map(CONDITIONS.index) if column.name == "condition" else column
-
-
 def main() -> None:
     for preset in PRESETS:
-        if (results.folder(preset) / "manifest.json").exists():
+        if results.manifest(preset)["runs"]:
             text = card(preset)
             path = home() / "weights" / preset / "README.md"
             write_atomically(path, lambda p, text=text: p.write_text(text, encoding="utf-8"))

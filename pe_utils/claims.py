@@ -40,7 +40,7 @@ DEVIATIONS = {
     "A9": "as alpha falls, clean accuracy may fall to chance, where fragility means nothing",
     "A10": "as A9; no room for delta SSDC where the table alone is spatial; published: one seed",
     "A11": "our contrast; highest and lowest are taken per seed, which biases it downwards: with "
-    "no difference between conditions it would be contradicted in about half of all cases",
+    "no difference between conditions it is contradicted in more than half of the simulations",
     "A12": "our correlation; its interval is over seeds of the same five conditions and says "
     "nothing of a sixth",
     "A13": "equal epochs, not convergence",

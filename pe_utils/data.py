@@ -251,7 +251,7 @@ def _download_tiny(root: Path) -> Path:
         part.unlink(missing_ok=True)
         raise FileNotFoundError(
             f"no Tiny-ImageNet: looked for {root}/tiny-imagenet-200 and {root}/tiny-imagenet-*.zip,"
-            f" and the download failed ({error}); fetch {TINY_URL} (237 MB, md5 {TINY_MD5}) with "
+            f" and the download failed ({error}); fetch {TINY_URL} (248 MB, md5 {TINY_MD5}) with "
             "another machine and put it there, or name another folder with data_root or the "
             "variable PE_DATA"
         ) from error

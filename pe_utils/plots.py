@@ -184,17 +184,9 @@ def variant_curves(rows: pd.DataFrame, conditions: Sequence[str]) -> Figure:
     for row, intervention in zip(axes, ("none", "rpi"), strict=True):
         for axis, condition in zip(row, conditions, strict=True):
             for (similarity, norm), (line, width) in looks.items():
-                mine = (
-                    _of(
-                        rows,
-                        condition=condition,
-                        intervention=intervention,
-                        similarity=similarity,
-                        norm=norm,
-                    )
-                    .groupby("depth")["ssdc"]
-                    .mean()
-                )
+                mine = _of(rows, condition=condition, intervention=intervention,
+                           similarity=similarity, norm=norm)  # fmt: skip
+                mine = mine.groupby("depth")["ssdc"].mean()
                 axis.plot(mine.index / max(1, mine.index.max()), mine, line, lw=width,
                           color=COLOURS[condition])  # fmt: skip
         row[0].set_ylabel(f"SSDC, {'clean' if intervention == 'none' else 'RPI'}\n(attn_input)")
@@ -251,8 +243,7 @@ def along_training(rows: pd.DataFrame, quantities: dict[str, str]) -> Figure:
         axis.set_xscale("log")
         axis.set_xlabel("training step")
         axis.set_ylabel(label)
-    handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in conditions]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    _condition_legend(figure, rows, "outside lower center", len(conditions))
     plt.close(figure)
     return figure
 
@@ -272,9 +263,7 @@ def training_paths(rows: pd.DataFrame, level: float) -> Figure:
     axis.axvline(level, color="#444444", lw=0.9, ls="--")
     axis.set_xlabel("clean accuracy")
     axis.set_ylabel("JPEG fragility")
-    shown = [c for c in COLOURS if (rows["condition"] == c).any()]
-    handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in shown]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    _condition_legend(figure, rows, "outside right upper", 1)
     plt.close(figure)
     return figure
 
@@ -292,9 +281,7 @@ def training_curves(log: pd.DataFrame, shorter: pd.DataFrame) -> Figure:
                       marker=MARKERS[condition], ms=4, lw=1.3)  # fmt: skip
     axis.set_xlabel("epoch")
     axis.set_ylabel("accuracy on held-out training images")
-    shown = [c for c in COLOURS if (log["condition"] == c).any()]
-    handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in shown]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    _condition_legend(figure, log, "outside right upper", 1)
     plt.close(figure)
     return figure
 
@@ -345,6 +332,13 @@ def _of(rows: pd.DataFrame, **values: str) -> pd.DataFrame:
     for column, value in values.items():
         rows = rows[rows[column] == value]
     return rows
+
+
+def _condition_legend(figure: Figure, rows: pd.DataFrame, place: str, columns: int) -> None:
+    """A colour and a marker for each condition that the rows hold."""
+    shown = [c for c in COLOURS if (rows["condition"] == c).any()]
+    handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in shown]
+    figure.legend(handles=handles, loc=place, ncols=columns, frameon=False)
 
 
 def _seed_count(ours: pd.DataFrame) -> int:

@@ -72,15 +72,15 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
             raise ValueError(
                 f"{table}.csv has columns {list(old.columns)}, not {list(new.columns)}"
             )
-        manifest = _updated_manifest(table, config)
+        updated = _updated_manifest(table, config)
         same = _select(old, {"run": config.run_id} | settings).index
         kept = [frame for frame in (old.drop(index=same), new) if len(frame)]
         merged = pd.concat(kept).sort_values(
-            ["seed", "condition", "init", *settings], kind="stable", key=_in_order
+            ["seed", "condition", "init", *settings], kind="stable", key=in_order
         )
         path = folder(config.preset) / f"{table}.csv"
         write_atomically(path, lambda p: merged.to_csv(p, index=False, lineterminator="\n"))
-        text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+        text = json.dumps(updated, indent=1, sort_keys=True) + "\n"
         write_atomically(folder(config.preset) / "manifest.json", lambda p: p.write_text(text))
 
 
@@ -132,7 +132,8 @@ def _select(rows: pd.DataFrame, settings: dict[str, object]) -> pd.DataFrame:
     return rows
 
 
-def _in_order(column: pd.Series) -> pd.Series:
+def in_order(column: pd.Series) -> pd.Series:
+    """Sort key of a table's columns: conditions in the usual order, all else by value."""
     return column.map(CONDITIONS.index) if column.name == "condition" else column
 
 
@@ -141,7 +142,7 @@ def check_data(preset: str, name: str, digest: str) -> None:
 
     Raises: ValueError: names both.
     """
-    known = _manifest(preset).get("data", {"digest": digest})
+    known = manifest(preset).get("data", {"digest": digest})
     if known["digest"] != digest:
         raise ValueError(
             f"results/{preset} stands on {known['name']} {known['digest']}, but these data are "
@@ -149,18 +150,19 @@ def check_data(preset: str, name: str, digest: str) -> None:
         )
 
 
-def _manifest(preset: str) -> dict:
+def manifest(preset: str) -> dict:
+    """Where the preset's results come from: data, and by run its record; empty without results."""
     path = folder(preset) / "manifest.json"
     return json.loads(path.read_text()) if path.exists() else {"preset": preset, "runs": {}}
 
 
 def _updated_manifest(table: str, config: RunConfig) -> dict:
-    manifest, record = _manifest(config.preset), weights_record(config)
+    found, record = manifest(config.preset), weights_record(config)
     data = {"name": record.pop("data"), "digest": record.pop("digest"),
             "classes": record.pop("classes").split("\n")}  # fmt: skip
     check_data(config.preset, data["name"], data["digest"])
-    manifest.setdefault("data", data)
-    known = manifest["runs"].get(config.run_id, record)
+    found.setdefault("data", data)
+    known = found["runs"].get(config.run_id, record)
     if known["sha256"] != record["sha256"]:
         raise ValueError(
             f"the rows of {config.run_id} stand on weights {known['sha256'][:8]}, but "
@@ -170,8 +172,8 @@ def _updated_manifest(table: str, config: RunConfig) -> dict:
     measured = known.get("measured", {})
     measured[table] = {"code": code_version(), "python": platform.python_version(),
                        "torch": version("torch"), "timm": version("timm")}  # fmt: skip
-    manifest["runs"][config.run_id] = record | {"measured": measured}
-    return manifest
+    found["runs"][config.run_id] = record | {"measured": measured}
+    return found
 
 
 def weights_record(config: RunConfig) -> dict:

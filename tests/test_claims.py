@@ -319,8 +319,9 @@ def test_how_often_nothing_at_all_is_called_a_contradiction():
     draws = [over_seeds(scale=0, noise=0.02, rng_seed=i) for i in range(40)]
     rate = {id_: np.mean(["contradicted" in set(measure(BY_ID[id_], t, PAPER)["verdict"])
                           for t in draws]) for id_ in ("A5", "A7", "A8", "A11")}  # fmt: skip
-    assert all(0.05 < rate[id_] < 0.4 for id_ in ("A5", "A7", "A8")), rate
-    assert 0.3 < rate["A11"] < 0.75, rate
+    assert all(0.15 < rate[id_] < 0.25 for id_ in ("A5", "A8")), rate  # about one in five
+    assert 0.05 < rate["A7"] < 0.25, rate
+    assert 0.5 < rate["A11"] < 0.75, rate  # more than half
 
 
 def test_the_page_names_the_commit_that_fixed_the_criteria():
