@@ -90,7 +90,7 @@ names = {"image_size": "image_size", "patch_size": "patch_size", "embed_dim": "e
          "depth": "depth", "num_heads": "heads", "dropout": "dropout_embed",
          "drop_path": "drop_path", "batch_size": "batch_size", "optimizer": "optimizer", "lr": "lr",
          "weight_decay": "weight_decay", "epochs": "epochs", "dataset": "dataset"}  # fmt: skip
-open_ = ["init", "warmup_epochs", "label_smoothing", "mlp_ratio", "rope_temperature", "precision"]
+open_ = ["init", "warmup_epochs", "protocol", "mlp_ratio", "rope_temperature", "precision"]
 recipe = {name: (getattr(configs[0], name), paper[theirs]) for name, theirs in names.items()}
 recipe |= {name: (getattr(configs[0], name), "–") for name in open_}
 pd.DataFrame(recipe, index=["ours", "paper"]).T

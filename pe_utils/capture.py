@@ -1,7 +1,7 @@
-"""Token similarity inside a timm ViT, reduced in the hooks: no activation is kept."""
+"""Token similarity and attention inside a timm ViT, reduced in the hooks: none is kept."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -111,6 +111,58 @@ def token_similarity(
                 handle = _listen(block, site, partial(similarity.add, site, depth))
                 hooks.callback(handle.remove)
         yield similarity
+
+
+@contextmanager
+def attention_maps(model: nn.Module, receive: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Hand every block's attention among the patches to `receive(depth, maps)`, batch by batch.
+
+    maps: (batch, heads, queries, keys) float32. Prefix tokens (class token, registers) are left
+    out as queries and keys and the rows renormalised, so that each sums to 1. The model's output
+    does not change by a bit: where a block uses fused attention, which never shows its weights,
+    they are computed once more beside it.
+
+    Args:
+        model: a timm VisionTransformer, Eva or Beit; put it in eval mode yourself.
+        receive: called with the block's depth and the maps, which it must not keep or change.
+
+    Raises:
+        ValueError: another kind of model (windowed ones have no attention among all patches), or
+            a block whose attention cannot be read.
+    """
+    _check(model, ["block_input"])
+    for depth, block in enumerate(model.blocks):
+        attn = getattr(block, "attn", None)
+        if not isinstance(getattr(attn, "attn_drop", None), nn.Module):
+            raise ValueError(
+                f"block {depth} has a {type(attn).__name__}, whose attention cannot be read"
+            )
+    with ExitStack() as hooks:
+        for depth, block in enumerate(model.blocks):
+            hear = partial(_among_patches, receive, depth, model.num_prefix_tokens)
+            handles = (block.attn.attn_drop.register_forward_pre_hook(hear),
+                       block.attn.register_forward_hook(_unfused, with_kwargs=True))  # fmt: skip
+            for handle in handles:
+                hooks.callback(handle.remove)
+        yield
+
+
+def _among_patches(
+    receive: Callable[[int, Tensor], None], depth: int, prefix: int, _drop: nn.Module, args: tuple
+) -> None:
+    maps = args[0].detach()[:, :, prefix:, prefix:].float()
+    receive(depth, maps / maps.sum(dim=-1, keepdim=True))
+
+
+def _unfused(attn: nn.Module, args: tuple, kwargs: dict, _output: Tensor) -> None:
+    """Compute a fused attention once more, step by step, so that `attn_drop` sees its weights."""
+    if attn.fused_attn:
+        attn.fused_attn = False
+        try:
+            with torch.no_grad():
+                attn.forward(*args, **kwargs)
+        finally:
+            attn.fused_attn = True
 
 
 def _listen(block: nn.Module, site: str, add: partial) -> torch.utils.hooks.RemovableHandle:

@@ -124,7 +124,7 @@ def measured_tables(
     )
     structure = _stored("alpha_ssdc", configs, **rpi)
     shifts = _stored("alpha", configs, images=accuracy_images, corruption=JPEG)
-    alpha = shifts.merge(structure, on=["run", "condition", "init", "seed", "alpha"], how="outer")
+    alpha = shifts.merge(structure, on=[*results.RUN_COLUMNS, "alpha"], how="outer")
     return Tables(configs[0].grid, ssdc[ssdc["site"] == "attn_input"], fragility, alpha)
 
 

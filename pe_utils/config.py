@@ -12,7 +12,27 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 CONDITIONS = ("ablated", "ape", "spe", "rope", "rpt", "untrained_ablated")
-DATASETS = ("cifar10_jpeg", "tiny_imagenet", "tiny_imagenet_20", "image_folder", "photos")
+EXTENSIONS = ("conv",)  # encodings of our own, beside the paper's
+PROTOCOLS = {  # of training, by what they add to crop, flip and cross-entropy
+    "baseline": (),
+    "+aa": ("aa",),
+    "+cutmix": ("cutmix",),
+    "+ls": ("ls",),
+    "-aa": ("cutmix", "ls"),
+    "-cutmix": ("aa", "ls"),
+    "-ls": ("aa", "cutmix"),
+    "modern": ("aa", "cutmix", "ls"),
+    "+cutout": ("cutout",),
+    "+mixup": ("mixup",),
+}
+DATASETS = (
+    "cifar10_jpeg",
+    "cifar100",
+    "tiny_imagenet",
+    "tiny_imagenet_20",
+    "image_folder",
+    "photos",
+)
 ROOT = Path(__file__).resolve().parents[1]
 PILOT_SEED = 0  # may be looked at to make choices; every other seed is evidence
 
@@ -23,7 +43,7 @@ class RunConfig:
 
     Args:
         preset: label of the folder that results go to; not part of the run's identity.
-        condition: one of `CONDITIONS` (arXiv:2606.00124, section 4.1).
+        condition: one of `CONDITIONS` (arXiv:2606.00124, section 4.1) or `EXTENSIONS`.
         seed: training seed, 0 or more; pairs the conditions (same other weights and batches).
         dataset: one of `DATASETS`.
         num_classes: classes of the data set.
@@ -31,6 +51,7 @@ class RunConfig:
         patch_size: side of a square patch in pixels; divides height and width.
         init: `published` (PyTorch defaults, table and class token from N(0, 1)) or `timm`.
         dropout: probability, on the embedding, the attention and inside the MLP.
+        protocol: one of `PROTOCOLS` (arXiv:2605.16390; `pe_utils.protocols`).
         warmup_epochs: linear warm-up; a half cosine to zero follows.
         precision: `bfloat16` (autocast) or `float32`, for training; measuring is float32.
         digest: of an image folder's content, so that another folder is another run (`data.runs`).
@@ -60,13 +81,14 @@ class RunConfig:
     lr: float = 1e-3
     weight_decay: float = 0.05
     warmup_epochs: float = 1.0
-    label_smoothing: float = 0.0
+    protocol: str = "baseline"
     precision: str = "bfloat16"
     digest: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", tuple(self.image_size))
-        _one_of("condition", self.condition, CONDITIONS)
+        _one_of("condition", self.condition, CONDITIONS + EXTENSIONS)
+        _one_of("protocol", self.protocol, tuple(PROTOCOLS))
         _one_of("dataset", self.dataset, DATASETS)
         _one_of("init", self.init, ("published", "timm"))
         _one_of("optimizer", self.optimizer, ("adamw", "adam"))
@@ -81,7 +103,7 @@ class RunConfig:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
         if type(self.seed) is not int or self.seed < 0:
             raise ValueError(f"seed must be a whole number of at least 0, not {self.seed!r}")
-        for name in ("dropout", "drop_path", "label_smoothing"):
+        for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1), not {getattr(self, name)!r}")
         for name in ("lr", "rope_temperature", "mlp_ratio"):
@@ -120,11 +142,12 @@ class RunConfig:
 
     @property
     def run_id(self) -> str:
-        """`condition-seedN-xxxxxxxx`: names the run's folder, weights and table rows."""
+        """`condition[_protocol]-seedN-xxxxxxxx`: names the run's folder, weights and table rows."""
         defaults = {f.name: f.default for f in fields(self)}
         chosen = {k: v for k, v in asdict(self).items() if k != "preset" and v != defaults[k]}
         digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
-        return f"{self.condition}-seed{self.seed}-{digest[:8]}"
+        protocol = "" if self.protocol == "baseline" else f"_{self.protocol}"
+        return f"{self.condition}{protocol}-seed{self.seed}-{digest[:8]}"
 
     @property
     def run_dir(self) -> Path:
@@ -153,6 +176,16 @@ PRESETS: dict[str, dict] = {
         dataset="tiny_imagenet_20", num_classes=20, image_size=(64, 64), patch_size=8,
         embed_dim=96, depth=6, num_heads=3, epochs=25,
     ),
+    # the second paper's architecture; its data set through torchvision
+    "locality": dict(
+        dataset="cifar100", num_classes=100, image_size=(32, 32), patch_size=4,
+        embed_dim=192, depth=8, num_heads=8, mlp_ratio=2.0, epochs=200,
+    ),
+    # the same, half as wide, on the laptop's data
+    "locality_laptop": dict(
+        dataset="cifar10_jpeg", num_classes=10, image_size=(32, 32), patch_size=4,
+        embed_dim=96, depth=8, num_heads=8, mlp_ratio=2.0, epochs=15,
+    ),
     # the laptop model on a folder of one's own; `data.runs` counts its classes
     "own": dict(
         dataset="image_folder", num_classes=2, image_size=(64, 64), patch_size=8,
@@ -166,6 +199,8 @@ IMAGES = {
     "smoke": {"ssdc": 60, "accuracy": 240},
     "laptop": {"ssdc": 1000, "accuracy": 10000},
     "laptop_tiny": {"ssdc": 1000, "accuracy": 1000},
+    "locality": {"ssdc": 1000, "accuracy": 10000},
+    "locality_laptop": {"ssdc": 1000, "accuracy": 10000},
     "own": {"ssdc": 1000, "accuracy": 10000},
 }
 

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import safe_open, save_file
 from torch import Tensor
+from torchvision.datasets import CIFAR100
 from torchvision.datasets.utils import download_url
 from torchvision.transforms.v2 import functional as tvf
 from tqdm import tqdm
@@ -112,8 +113,9 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
         name: `cifar10_jpeg` (the folder `cifar10-jpeg` of the root), `tiny_imagenet` (its public
             layout: the folder `tiny-imagenet-200` or a `tiny-imagenet-*.zip` of the root, with all
             classes it lists; downloaded if there is none) or `tiny_imagenet_20` (`TINY_20` of
-            them), `image_folder` (the root itself: `train/<class>/` and `val/<class>/` or
-            `test/<class>/`) or `photos` (embedded; ignores the root).
+            them), `cifar100` (through torchvision, downloaded if there is none), `image_folder`
+            (the root itself: `train/<class>/` and `val/<class>/` or `test/<class>/`) or `photos`
+            (embedded; ignores the root).
         image_size: (height, width) in pixels; other sizes are resized without cropping.
         data_root: else `PE_DATA`, else `data/`; relative paths start from the repository.
 
@@ -125,6 +127,8 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
     if name == "photos":
         return _split("photos", PHOTOS, "skimage-photos", *_photo_crops(image_size))
     root = _root(data_root)
+    if name == "cifar100":
+        return _cifar100(root, image_size)
     if name in ("cifar10_jpeg", "image_folder"):
         files = _folder_files(name, root / "cifar10-jpeg" if name == "cifar10_jpeg" else root)
     elif name in ("tiny_imagenet", "tiny_imagenet_20"):
@@ -175,6 +179,25 @@ def _split(name: str, classes: tuple, digest: str, train: Split, test: Split) ->
     parts = (Split(s.images[i], s.labels[i]) for s, i in
              ((train, order[held:]), (train, order[:held]), (test, mixed)))  # fmt: skip
     return ImageData(name, tuple(classes), digest, *parts)
+
+
+def _cifar100(root: Path, size: tuple[int, int]) -> ImageData:
+    try:
+        parts = [CIFAR100(str(root), train, download=True) for train in (True, False)]
+    except (OSError, RuntimeError) as error:
+        raise FileNotFoundError(
+            f"no CIFAR-100: looked for {root}/cifar-100-python, and the download failed ({error}); "
+            f"fetch {CIFAR100.url} (161 MB, md5 {CIFAR100.tgz_md5}) with another machine and put "
+            "it there, or name another folder with data_root or the variable PE_DATA"
+        ) from error
+    splits, digest = [], hashlib.sha256()
+    for part in parts:
+        digest.update(part.data.tobytes() + bytes(part.targets))
+        images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
+        if images.shape[2:] != size:
+            images = tvf.resize(images, list(size), antialias=True)
+        splits.append(Split(images, torch.tensor(part.targets)))
+    return _split("cifar100", parts[0].classes, digest.hexdigest()[:16], *splits)
 
 
 Files = dict[str, list[tuple[str, Path | zipfile.Path]]]  # split to (class, file), sorted

@@ -1,5 +1,6 @@
 """Accuracy and SSDC of whatever state the model is in: interventions are the caller's `with`."""
 
+from collections import defaultdict
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,10 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pe_utils.capture import token_similarity
+from pe_utils.capture import attention_maps, token_similarity
 from pe_utils.data import Split, normalise
 from pe_utils.interventions import permute_tokens
-from pe_utils.metrics import fragility, ssdc
+from pe_utils.metrics import (
+    attention_entropy,
+    fragility,
+    mean_attention_distance,
+    self_attention_share,
+    ssdc,
+)
 
 BATCH = 50  # small enough for the caches of a CPU core
 
@@ -157,6 +164,37 @@ def ssdc_variants(model: nn.Module, images: Tensor) -> pd.DataFrame:
         for depth, matrix in enumerate(similarity.mean()["attn_input"]):
             rows += [(name, norm, depth, ssdc(matrix, grid, norm)) for norm in ("l1", "l2")]
     return pd.DataFrame(rows, columns=["similarity", "norm", "depth", "ssdc"])
+
+
+@torch.inference_mode()
+def attention_by_head(model: nn.Module, images: Tensor) -> pd.DataFrame:
+    """How local, how concentrated and how self-centred every head's attention is.
+
+    Args: images: (n, 3, height, width) uint8; memory does not grow with n.
+    Returns: columns depth, head, mad, mad_without_query, entropy, self_share, each the mean over
+        queries and images; the class token takes no part.
+    Raises: ValueError: as `ssdc_by_depth`, `attention_maps` and `mean_attention_distance`.
+    Source: arXiv:2605.16390.
+    """
+    if not len(images):
+        raise ValueError("attention_by_head needs at least one image")
+    _check_eval(model)
+    grid, sums = model.patch_embed.grid_size, defaultdict(float)
+
+    def add(depth: int, maps: Tensor) -> None:
+        maps = maps.cpu().numpy()
+        found = (mean_attention_distance(maps, grid), mean_attention_distance(maps, grid, True),
+                 attention_entropy(maps), self_attention_share(maps))  # fmt: skip
+        sums[depth] += np.stack(found, axis=-1).sum(axis=0)  # (heads, 4)
+
+    device = next(model.parameters()).device
+    with attention_maps(model, add):
+        for batch in images.split(BATCH):
+            model(normalise(batch.to(device)))
+    rows = [(depth, head, *values / len(images))
+            for depth, by_head in sums.items() for head, values in enumerate(by_head)]  # fmt: skip
+    columns = ["depth", "head", "mad", "mad_without_query", "entropy", "self_share"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _check_eval(model: nn.Module) -> None:

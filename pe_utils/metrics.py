@@ -1,10 +1,11 @@
-"""Pure functions on arrays: how spatial a representation is, how fragile a model is."""
+"""Pure functions on arrays: how spatial a representation, how local attention, how fragile."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import xlogy
 from scipy.stats import rankdata
 
 
@@ -118,6 +119,90 @@ def null_spread(grid: tuple[int, int], orders: int = 1000, seed: int = 0) -> flo
         for order in random_orders(patches, orders, seed)
     ]
     return float(np.std(null, ddof=1))
+
+
+def mean_attention_distance(
+    attention: ArrayLike, grid: tuple[int, int], without_query: bool = False
+) -> NDArray[np.float64]:
+    """How far attention looks: weighted mean distance between query and key, mean over queries.
+
+    Unitless: Euclidean distances between patch centres over the grid's diagonal, so 0 where every
+    patch attends to itself and 1 at most (only from corner to corner); uniform attention on 8 x 8
+    patches has 0.42. A value below one patch step (0.10 there) does not mean "attends to
+    neighbours": most of the attention then stays on the query (`self_attention_share`).
+
+    Args:
+        attention: (..., patches, patches), queries by keys, rows sum to 1, row by row, without
+            class token; images and heads in front.
+        grid: (rows, columns), rows * columns = patches, at least 2 patches.
+        without_query: leave the query's own patch out and renormalise the rest.
+
+    Returns:
+        (...) float64, one value per leading index.
+
+    Raises:
+        ValueError: not square, another number of patches than the grid, one patch only, a value
+            negative or not finite, a row that does not sum to 1, or without_query where a query
+            attends to nothing but itself.
+
+    Source: arXiv:2605.16390; the normalisation and `without_query` are ours.
+    """
+    attention = _checked_attention(attention)
+    distance = grid_distance(tuple(grid), "l2")
+    if len(distance) != attention.shape[-1] or len(distance) < 2:
+        raise ValueError(
+            f"grid {tuple(grid)} has {len(distance)} patches but attention is among "
+            f"{attention.shape[-1]}; it takes the same number, at least 2"
+        )
+    distance = distance / distance.max()
+    reach = np.einsum("...qk,qk->...q", attention, distance)
+    if without_query:
+        elsewhere = np.einsum("...qk,qk->...q", attention, 1 - np.eye(len(distance)))
+        if not (elsewhere > 0).all():
+            raise ValueError("a query attends to nothing but itself; leave without_query out")
+        reach = reach / elsewhere
+    return reach.mean(axis=-1)
+
+
+def attention_entropy(attention: ArrayLike) -> NDArray[np.float64]:
+    """How spread out attention is: entropy of a row over that of a uniform one, mean over queries.
+
+    0 where every query attends to one key, 1 where to all alike.
+
+    Args: as `mean_attention_distance`, at least 2 keys.
+    Returns: (...) float64.
+    Raises: ValueError: as `mean_attention_distance`.
+    Source: arXiv:2605.16390.
+    """
+    attention = _checked_attention(attention)
+    if attention.shape[-1] < 2:
+        raise ValueError("entropy over a single key is undefined; it takes at least 2 patches")
+    bits = -xlogy(attention, attention).sum(axis=-1)
+    return bits.mean(axis=-1) / np.log(attention.shape[-1])
+
+
+def self_attention_share(attention: ArrayLike) -> NDArray[np.float64]:
+    """Share of attention that stays on the query's own patch, in [0, 1], mean over queries.
+
+    Args: as `mean_attention_distance`.
+    Returns: (...) float64.
+    Raises: ValueError: as `mean_attention_distance`.
+    """
+    return np.einsum("...qq->...", _checked_attention(attention)) / np.shape(attention)[-1]
+
+
+def _checked_attention(attention: ArrayLike) -> NDArray[np.float64]:
+    attention = np.asarray(attention, dtype=np.float64)
+    if attention.ndim < 2 or attention.shape[-1] != attention.shape[-2] or not attention.size:
+        raise ValueError(
+            f"attention must be (..., patches, patches), not of shape {attention.shape}"
+        )
+    if not (attention >= 0).all() or not np.isfinite(attention).all():
+        raise ValueError("attention has a value that is negative, NaN or infinite")
+    off = np.abs(attention.sum(axis=-1) - 1).max()
+    if off > 1e-3:  # softmax in half precision is off by less
+        raise ValueError(f"every row of attention must sum to 1, but one is off by {off:.3g}")
+    return attention
 
 
 def delta_ssdc(curve: ArrayLike) -> float:

@@ -6,6 +6,7 @@ from timm.models.eva import Eva
 from torch import Tensor, nn
 
 from pe_utils.config import RunConfig
+from pe_utils.encodings import add_conv_position
 
 
 def build_vit(config: RunConfig) -> Eva:
@@ -41,6 +42,8 @@ def build_vit(config: RunConfig) -> Eva:
         _draw_weights(model, config.init)
     if model.pos_embed is not None:
         _draw_table(model, config)
+    if config.condition == "conv":
+        add_conv_position(model, config.seed)
     for block in model.blocks:
         block.attn.fused_attn = False  # bf16 on a CPU is faster without, and hooks see it
         block.attn.proj_drop.p = 0.0  # the published code drops out after the MLP only

@@ -19,6 +19,7 @@ from pe_utils.stats import mean_interval
 COLOURS = {  # Okabe and Ito's colour-blind safe set
     "untrained_ablated": "#7f7f7f", "ablated": "#222222", "ape": "#0072b2",
     "spe": "#009e73", "rope": "#d55e00", "rpt": "#aa4499",
+    "conv": "#56b4e9",
 }  # fmt: skip
 MARKERS = {
     "untrained_ablated": "P",
@@ -27,6 +28,7 @@ MARKERS = {
     "spe": "D",
     "rope": "^",
     "rpt": "v",
+    "conv": "X",
 }
 PRESET_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499")
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e6e6e6"}

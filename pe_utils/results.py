@@ -1,6 +1,7 @@
 """Tidy result tables and their manifest: `results/<preset>/<table>.csv`, written atomically.
 
-A row belongs to one run (`run`, `condition`, `init`, `seed`) and to the settings it was measured
+A row belongs to one run (`run`, `condition`, `init`, `protocol`,
+`seed`) and to the settings it was measured
 with (number of images, orders, ...), which are columns too: rows of other settings never mix.
 """
 
@@ -20,9 +21,9 @@ from pathlib import Path
 import pandas as pd
 from safetensors import safe_open
 
-from pe_utils.config import CONDITIONS, RunConfig, home
+from pe_utils.config import CONDITIONS, EXTENSIONS, PROTOCOLS, RunConfig, home
 
-RUN_COLUMNS = ["run", "condition", "init", "seed"]
+RUN_COLUMNS = ["run", "condition", "init", "protocol", "seed"]
 
 
 def folder(preset: str) -> Path:
@@ -62,9 +63,7 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
         or new.isin([float("inf"), -float("inf")]).any(axis=None)
     ):
         raise ValueError(f"{table}, {config.run_id}: rows must not be empty, missing or infinite")
-    run = dict(
-        zip(RUN_COLUMNS, (config.run_id, config.condition, config.init, config.seed), strict=True)
-    )
+    run = {"run": config.run_id} | {name: getattr(config, name) for name in RUN_COLUMNS[1:]}
     new = pd.concat([pd.DataFrame(run | settings, index=new.index), new], axis=1)
     with _lock(config.preset):
         old = _read(table, config.preset)
@@ -76,7 +75,7 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
         same = _select(old, {"run": config.run_id} | settings).index
         kept = [frame for frame in (old.drop(index=same), new) if len(frame)]
         merged = pd.concat(kept).sort_values(
-            ["seed", "condition", "init", *settings], kind="stable", key=in_order
+            ["seed", "condition", "init", "protocol", *settings], kind="stable", key=in_order
         )
         path = folder(config.preset) / f"{table}.csv"
         write_atomically(path, lambda p: merged.to_csv(p, index=False, lineterminator="\n"))
@@ -133,8 +132,9 @@ def _select(rows: pd.DataFrame, settings: dict[str, object]) -> pd.DataFrame:
 
 
 def in_order(column: pd.Series) -> pd.Series:
-    """Sort key of a table's columns: conditions in the usual order, all else by value."""
-    return column.map(CONDITIONS.index) if column.name == "condition" else column
+    """Sort key of a table's columns: conditions and protocols in their usual order."""
+    orders = {"condition": (*CONDITIONS, *EXTENSIONS), "protocol": tuple(PROTOCOLS)}
+    return column.map(orders[column.name].index) if column.name in orders else column
 
 
 def check_data(preset: str, name: str, digest: str) -> None:

@@ -29,11 +29,12 @@ from torch import nn
 from tqdm import tqdm
 
 from pe_utils import results
-from pe_utils.config import CONDITIONS, PRESETS, RunConfig
-from pe_utils.data import ImageData, augment, load, normalise, runs
+from pe_utils.config import CONDITIONS, EXTENSIONS, PRESETS, PROTOCOLS, RunConfig
+from pe_utils.data import ImageData, load, runs
 from pe_utils.evaluate import accuracy
 from pe_utils.interventions import permute_tokens
 from pe_utils.models import build_vit
+from pe_utils.protocols import label_smoothing, training_batch
 from pe_utils.results import code_version, weights_record, write_atomically
 
 SNAPSHOTS = 12
@@ -186,8 +187,9 @@ class _Run:
         order = torch.randperm(len(self.data.train), generator=_generator(config.seed, epoch, 1))
         picked = order[batch * config.batch_size : (batch + 1) * config.batch_size]
         draws = _generator(config.seed, self.step, 2)
-        images = normalise(augment(self.data.train.images[picked], draws)).to(self.device)
-        labels = self.data.train.labels[picked].to(self.device)
+        train = self.data.train
+        images, labels = training_batch(config, train.images[picked], train.labels[picked], draws)
+        images, labels = images.to(self.device), labels.to(self.device)
         torch.manual_seed(draws.initial_seed() + 1)  # dropout and stochastic depth
         shuffle = nullcontext()
         if config.condition == "rpt":
@@ -198,7 +200,7 @@ class _Run:
         self.model.train()
         with shuffle, _autocast(config, self.device):
             loss = nn.functional.cross_entropy(
-                self.model(images), labels, label_smoothing=config.label_smoothing
+                self.model(images), labels, label_smoothing=label_smoothing(config)
             )
         self.optimizer.zero_grad()
         loss.backward()
@@ -275,36 +277,56 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def train_missing(configs: Sequence[RunConfig], data_root: str | None, jobs: int) -> list[str]:
-    """Train the runs that have no weights, `jobs` at a time; returns the ids that failed."""
+def train_missing(
+    configs: Sequence[RunConfig], data_root: str | None, jobs: int, options: Sequence[str]
+) -> list[str]:
+    """Train the runs that have no weights, `jobs` at a time; returns the ids that failed.
+
+    options: of the command line that all runs share.
+    """
     missing = [c for c in configs if not finished(c)]
 
     def one(config: RunConfig) -> str | None:
         root = [] if data_root is None else ["--data-root", data_root]
         run = [sys.executable, "-m", "pe_utils.train", "--preset", config.preset, "--jobs", "1",
                "--condition", config.condition, "--seed", str(config.seed),
-               "--init", config.init, "--epochs", str(config.epochs), *root]  # fmt: skip
+               f"--protocol={config.protocol}", *options, *root]  # fmt: skip
         return config.run_id if subprocess.run(run).returncode else None
 
     with ThreadPoolExecutor(jobs) as pool:
         return [run_id for run_id in pool.map(one, missing) if run_id]
 
 
+def _assignment(text: str) -> tuple[str, object]:
+    """`name=value`, the value read as JSON or else as it stands."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes FIELD=VALUE, not {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the runs of a preset that are missing.")
     parser.add_argument("--preset", required=True, choices=PRESETS)
-    parser.add_argument("--condition", nargs="+", default=CONDITIONS, choices=CONDITIONS)
+    parser.add_argument("--condition", nargs="+", default=CONDITIONS,
+                        choices=CONDITIONS + EXTENSIONS)  # fmt: skip
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--init", default="published", choices=("published", "timm"))
-    parser.add_argument("--epochs", type=int, help="another length than the preset's (pilots)")
+    parser.add_argument("--protocol", nargs="+", action="extend", choices=PROTOCOLS,
+                        help="baseline if not given; with a minus: --protocol=-aa")  # fmt: skip
+    parser.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE",
+                        help="other than the preset's, such as init=timm epochs=30")  # fmt: skip
     parser.add_argument("--data-root", type=os.path.abspath)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     options = parser.parse_args()
-    changes = {"init": options.init} | ({"epochs": options.epochs} if options.epochs else {})
     try:
-        configs = runs(
-            options.preset, options.condition, options.seed, options.data_root, **changes
-        )
+        changes = dict(map(_assignment, options.set))
+        grid = (options.preset, options.condition, options.seed, options.data_root)
+        configs = [
+            c for p in options.protocol or ["baseline"] for c in runs(*grid, protocol=p, **changes)
+        ]
         first = configs[0]
         data = load(first.dataset, first.image_size, options.data_root)
     except (FileNotFoundError, ValueError) as error:
@@ -312,7 +334,8 @@ def main() -> None:
     if options.jobs == 1:
         for config in configs:
             train(config, data)
-    elif failed := train_missing(configs, options.data_root, options.jobs):
+    elif failed := train_missing(configs, options.data_root, options.jobs,
+                                 ["--set", *options.set] if options.set else []):  # fmt: skip
         sys.exit(f"failed: {', '.join(failed)}")
 
 

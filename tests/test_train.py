@@ -26,7 +26,7 @@ def start(*options: str) -> subprocess.Popen:
 
 def test_a_killed_run_resumes_to_the_bits_of_an_unbroken_one(home, monkeypatch):
     config = preset_config("smoke", "rpt", 1, epochs=20)
-    process = start("--condition", "rpt", "--seed", "1", "--epochs", "20", "--jobs", "1")
+    process = start("--condition", "rpt", "--seed", "1", "--set", "epochs=20", "--jobs", "1")
     deadline = time.monotonic() + 120
     while not (config.run_dir / "checkpoint.pt").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -81,7 +81,7 @@ def test_a_run_cut_between_its_weights_and_its_table_is_not_finished(home, tiny)
 
 
 def test_two_processes_asked_for_one_run_train_it_once(home):
-    options = ("--condition", "ape", "--epochs", "10", "--jobs", "1")
+    options = ("--condition", "ape", "--set", "epochs=10", "--jobs", "1")
     first, second = start(*options), start(*options)
     lines = "".join(process.communicate()[0] for process in (first, second)).splitlines()
     assert (first.returncode, second.returncode) == (0, 0)
@@ -89,7 +89,7 @@ def test_two_processes_asked_for_one_run_train_it_once(home):
 
 
 def test_the_command_runs_what_is_missing_and_repeats_nothing(home):
-    options = ("--condition", "ape", "untrained_ablated", "--seed", "0", "1", "--epochs", "1")
+    options = ("--condition", "ape", "untrained_ablated", "--seed", "0", "1", "--set", "epochs=1")
     bad = start(*options)
     assert "untrained_ablated: epochs must be 0, not 1" in bad.communicate()[0]
     assert bad.returncode == 2
