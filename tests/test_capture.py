@@ -3,12 +3,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from timm.layers import apply_rot_embed_cat
 from timm.models.beit import Beit
 from timm.models.eva import Eva
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
 
-from pe_utils.capture import SITES, token_similarity
+from pe_utils.capture import SITES, attention_maps, token_similarity
 from pe_utils.interventions import permute_tokens
 
 PATCHES, DEPTH = 6, 3
@@ -281,3 +282,89 @@ def test_centred_similarity_subtracts_each_images_mean_patch(images):
     assert seen.mean()["attn_input"][1] == pytest.approx(wanted, abs=1e-5)
     plain = captured(model, [images], ["attn_input"])["attn_input"][1]
     assert np.abs(plain - wanted).max() > 0.05
+
+
+def plain_attention(model, images):
+    """softmax(Q K^T / sqrt(d)) from each block's own weights, among the patches."""
+    streams, kept = [], []
+    for block in model.blocks:
+        streams.append(block.attn.register_forward_pre_hook(lambda _m, args: kept.append(args[0])))
+    model(images)
+    for handle in streams:
+        handle.remove()
+    cut, found = model.num_prefix_tokens, []
+    for block, x in zip(model.blocks, kept, strict=True):
+        attn, (batch, tokens, dim) = block.attn, x.shape
+        qkv = x @ attn.qkv.weight.T
+        if attn.qkv.bias is not None:
+            qkv = qkv + attn.qkv.bias
+        if getattr(attn, "q_bias", None) is not None:
+            qkv = qkv + torch.cat([attn.q_bias, torch.zeros(dim), attn.v_bias])
+        q, k, _ = qkv.reshape(batch, tokens, 3, 2, dim // 2).permute(2, 0, 3, 1, 4)
+        if getattr(model, "rope", None) is not None:
+            turn = model.rope.get_embed()
+            q, k = (torch.cat([t[:, :, :cut], apply_rot_embed_cat(t[:, :, cut:], turn)], dim=2)
+                    for t in (q, k))  # fmt: skip
+        logits = q @ k.mT / (dim // 2) ** 0.5
+        if isinstance(model, Beit):
+            logits = logits + attn._get_rel_pos_bias()
+        among = logits[:, :, cut:, cut:]  # a softmax over fewer keys is the renormalised one
+        found.append(among.softmax(dim=-1))
+    return found
+
+
+def set_fused(model, fused):
+    for block in model.blocks:
+        block.attn.fused_attn = fused
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_is_the_plain_softmax_and_no_output_bit_changes(model, images, fused):
+    set_fused(model, fused)
+    before, seen = model(images), {}
+    with attention_maps(model, lambda depth, maps: seen.update({depth: maps.clone()})):
+        during = model(images)
+    assert torch.equal(during, before)
+    assert torch.equal(model(images), before)
+    assert {block.attn.fused_attn for block in model.blocks} == {fused}
+    assert not hooks_of(model)
+    assert list(seen) == list(range(DEPTH))
+    for depth, wanted in enumerate(plain_attention(model, images)):
+        assert seen[depth].shape == (len(images), 2, PATCHES, PATCHES)
+        assert torch.allclose(seen[depth], wanted, atol=1e-5)
+        assert (seen[depth].std(dim=-1) > 0.01).any()
+
+
+def test_attention_is_heard_once_per_block_and_batch(images):
+    calls = []
+    model = build(MODELS["vit"])
+    with (
+        torch.no_grad(),
+        attention_maps(model, lambda depth, maps: calls.append((depth, len(maps)))),
+    ):
+        for batch in images.split([5, 2]):
+            model(batch)
+    assert calls == [(d, n) for n in (5, 2) for d in range(DEPTH)]
+
+
+def test_a_receiver_that_fails_leaves_the_model_as_it_was(images):
+    model = build(MODELS["vit"])
+    set_fused(model, True)
+
+    def fail(_depth, _maps):
+        raise RuntimeError("receiver")
+
+    with pytest.raises(RuntimeError, match="receiver"), attention_maps(model, fail):
+        model(images)
+    assert all(block.attn.fused_attn for block in model.blocks)
+    assert not hooks_of(model)
+
+
+def test_attention_that_cannot_be_read_is_refused():
+    swin = SwinTransformer(img_size=32, patch_size=4, embed_dim=8, depths=(1,), num_heads=(1,))
+    with pytest.raises(ValueError, match="SwinTransformer is not supported"):
+        attention_maps(swin, print).__enter__()
+    model = build(partial(VisionTransformer, **SIZES, block_fn=ParallelScalingBlock))
+    with pytest.raises(ValueError, match="block 0 has a NoneType, whose attention cannot be read"):
+        attention_maps(model, print).__enter__()

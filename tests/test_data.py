@@ -1,5 +1,6 @@
 import hashlib
 import http.server
+import pickle
 import threading
 import zipfile
 from functools import partial
@@ -214,3 +215,42 @@ def test_normalise_uses_the_published_mean_and_deviation():
 def test_more_images_than_there_are_is_refused(n):
     with pytest.raises(ValueError, match="n_images must lie between 1 and 240"):
         load("photos", (32, 32)).test.first(n)
+
+
+def write_cifar100(root):
+    """A small archive in the public layout, unpacked; returns the checksums it has."""
+    folder, sums = root / "cifar-100-python", {}
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    contents = {
+        split: {"data": rng.integers(0, 256, (n, 3072), dtype=np.uint8),
+                "fine_labels": [i % 100 for i in range(n)]}
+        for split, n in (("train", 200), ("test", 100))
+    } | {"meta": {"fine_label_names": [f"class{i}" for i in range(100)]}}  # fmt: skip
+    for name, content in contents.items():
+        (folder / name).write_bytes(pickle.dumps(content))
+        sums[name] = hashlib.md5((folder / name).read_bytes()).hexdigest()
+    return contents, sums
+
+
+def test_cifar100_is_read_through_torchvision(home, tmp_path, monkeypatch):
+    contents, sums = write_cifar100(tmp_path)
+    monkeypatch.setattr(data.CIFAR100, "train_list", [["train", sums["train"]]])
+    monkeypatch.setattr(data.CIFAR100, "test_list", [["test", sums["test"]]])
+    meta = data.CIFAR100.meta | {"md5": sums["meta"]}
+    monkeypatch.setattr(data.CIFAR100, "meta", meta)
+    found = load("cifar100", (32, 32), tmp_path)
+    assert (len(found.train), len(found.held_out), len(found.test)) == (180, 20, 100)
+    assert len(found.classes) == 100
+    first = int((found.test.labels == 7).nonzero())
+    pixels = contents["test"]["data"][7].reshape(3, 32, 32)
+    assert torch.equal(found.test.images[first], torch.from_numpy(pixels))
+    small = load("cifar100", (16, 24), tmp_path)
+    assert small.test.images.shape == (100, 3, 16, 24)
+    assert small.digest == found.digest
+
+
+def test_cifar100_that_is_not_there_says_how_to_get_it(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(data.CIFAR100, "url", (tmp_path / "nothing.tar.gz").as_uri())
+    with pytest.raises(FileNotFoundError, match=r"no CIFAR-100: looked for .* the download failed"):
+        load("cifar100", (32, 32), tmp_path)

@@ -2,19 +2,28 @@ import numpy as np
 import pytest
 import torch
 
+from pe_utils.capture import attention_maps
 from pe_utils.data import Split, load, normalise
 from pe_utils.evaluate import (
     BATCH,
     accuracy,
     accuracy_under_rpi,
     anchoring_and_fragility,
+    attention_by_head,
     ssdc_by_depth,
     ssdc_per_image,
     ssdc_under_rpi,
     ssdc_variants,
 )
 from pe_utils.interventions import permute_tokens
-from pe_utils.metrics import null_spread, random_orders, ssdc
+from pe_utils.metrics import (
+    attention_entropy,
+    mean_attention_distance,
+    null_spread,
+    random_orders,
+    self_attention_share,
+    ssdc,
+)
 from pe_utils.models import build_vit
 
 
@@ -153,3 +162,24 @@ def test_anchoring_and_fragility_are_those_of_the_single_measures(tiny, images):
     assert row["clean_accuracy"] == 1
     assert row["shifted_accuracy"] == shifted
     assert row["fragility"] == pytest.approx(1 - shifted)
+
+
+def test_attention_by_head_is_the_mean_over_images_across_batches(tiny, images):
+    model, many = build_vit(tiny(depth=2)).eval(), images.repeat(2, 1, 1, 1)[: BATCH + 7]
+    rows = attention_by_head(model, many).set_index(["depth", "head"])
+    assert rows.index.tolist() == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    seen = {}
+    with torch.inference_mode(), attention_maps(model, lambda d, maps: seen.update({d: maps})):
+        model(normalise(many))
+    for (depth, head), row in rows.iterrows():
+        maps = seen[depth][:, head].numpy()
+        assert row["mad"] == pytest.approx(mean_attention_distance(maps, (4, 4)).mean(), abs=1e-6)
+        without = mean_attention_distance(maps, (4, 4), without_query=True).mean()
+        assert row["mad_without_query"] == pytest.approx(without, abs=1e-6)
+        assert row["entropy"] == pytest.approx(attention_entropy(maps).mean(), abs=1e-6)
+        assert row["self_share"] == pytest.approx(self_attention_share(maps).mean(), abs=1e-6)
+    assert rows["mad"].nunique() == 4
+    with pytest.raises(ValueError, match="at least one image"):
+        attention_by_head(model, many[:0])
+    with pytest.raises(ValueError, match="training mode"):
+        attention_by_head(model.train(), many)

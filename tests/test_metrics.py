@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import entropy as scipy_entropy
 from scipy.stats import spearmanr
 
 from pe_utils.metrics import (
+    attention_entropy,
     delta_ssdc,
     fragility,
     grid_distance,
+    mean_attention_distance,
     null_spread,
     random_orders,
+    self_attention_share,
     ssdc,
 )
 
@@ -265,3 +269,78 @@ def test_the_euclidean_distance_ranks_a_diagonal_step_between_one_and_two():
     assert wanted < 1
     with pytest.raises(ValueError, match="unknown norm 'l3'; choose l1 or l2"):
         ssdc(-far, (2, 3), "l3")
+
+
+def brute_force_mad(attention, grid):
+    total, diagonal = 0.0, math.hypot(grid[0] - 1, grid[1] - 1)
+    for query, row in enumerate(attention):
+        for key, share in enumerate(row):
+            (r, c), (s, d) = divmod(query, grid[1]), divmod(key, grid[1])
+            total += share * math.hypot(r - s, c - d) / diagonal
+    return total / len(attention)
+
+
+def test_uniform_attention_by_hand():
+    uniform = np.full((64, 64), 1 / 64)
+    assert mean_attention_distance(uniform, (8, 8)) == pytest.approx(0.42, abs=0.005)
+    wanted = brute_force_mad(uniform, (8, 8))
+    assert mean_attention_distance(uniform, (8, 8)) == pytest.approx(wanted)
+    without = mean_attention_distance(uniform, (8, 8), without_query=True)
+    assert without == pytest.approx(wanted * 64 / 63)
+    assert attention_entropy(uniform) == pytest.approx(1)
+    assert self_attention_share(uniform) == pytest.approx(1 / 64)
+
+
+def test_attention_to_oneself_by_hand():
+    assert mean_attention_distance(np.eye(6), (2, 3)) == 0
+    assert attention_entropy(np.eye(6)) == 0
+    assert self_attention_share(np.eye(6)) == 1
+    with pytest.raises(ValueError, match="nothing but itself; leave without_query out"):
+        mean_attention_distance(np.eye(6), (2, 3), without_query=True)
+
+
+@pytest.mark.parametrize("grid", [(4, 1), (1, 4)])
+def test_attention_moved_by_one_patch_by_hand(grid):
+    shifted = np.zeros((4, 4))
+    shifted[[0, 1, 2, 3], [1, 2, 3, 2]] = 1
+    assert mean_attention_distance(shifted, grid) == pytest.approx(1 / 3)
+    assert mean_attention_distance(shifted, grid, without_query=True) == pytest.approx(1 / 3)
+    assert attention_entropy(shifted) == 0
+    assert self_attention_share(shifted) == 0
+    half = (shifted + np.eye(4)) / 2
+    assert mean_attention_distance(half, grid) == pytest.approx(1 / 6)
+    assert mean_attention_distance(half, grid, without_query=True) == pytest.approx(1 / 3)
+    assert attention_entropy(half) == pytest.approx(0.5)  # 1 bit of 2
+    assert self_attention_share(half) == pytest.approx(0.5)
+
+
+def test_attention_measures_take_images_and_heads_in_front_and_any_grid():
+    attention = np.random.default_rng(0).dirichlet(np.ones(6), size=(5, 2, 6))
+    reach = mean_attention_distance(attention, (3, 2))
+    assert reach.shape == attention_entropy(attention).shape == (5, 2)
+    assert reach[4, 1] == pytest.approx(brute_force_mad(attention[4, 1], (3, 2)))
+    bits = [scipy_entropy(row) / np.log(6) for row in attention[4, 1]]
+    assert attention_entropy(attention)[4, 1] == pytest.approx(np.mean(bits))
+    share = np.mean([attention[4, 1, q, q] for q in range(6)])
+    assert self_attention_share(attention)[4, 1] == pytest.approx(share)
+    assert (reach != mean_attention_distance(attention, (2, 3))).all()
+
+
+@pytest.mark.parametrize(
+    ("attention", "grid", "message"),
+    [
+        (np.full((4, 4), 0.25), (2, 3), "grid .2, 3. has 6 patches but attention is among 4"),
+        (np.full((4, 4), 0.3), (2, 2), "must sum to 1, but one is off by 0.2"),
+        (np.eye(4) + np.nan, (2, 2), "negative, NaN or infinite"),
+        ([[1.5, -0.5], [0, 1]], (1, 2), "negative, NaN or infinite"),
+        (np.full((4, 3), 1 / 3), (2, 2), "must be .*, not of shape .4, 3."),
+        (np.ones((0, 2, 2)), (1, 2), "not of shape .0, 2, 2."),
+        (np.ones((1, 1)), (1, 1), "at least 2"),
+    ],
+)
+def test_what_is_no_attention_is_refused(attention, grid, message):
+    with pytest.raises(ValueError, match=message):
+        mean_attention_distance(attention, grid)
+    if "grid" not in message:
+        with pytest.raises(ValueError, match=message):
+            attention_entropy(attention)

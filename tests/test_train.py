@@ -47,8 +47,9 @@ def test_a_killed_run_resumes_to_the_bits_of_an_unbroken_one(home, monkeypatch):
     assert log[columns].equals(results.read("training", [config])[columns])
 
 
-def test_a_run_cut_in_the_middle_of_an_epoch_draws_the_same_dropout(home, tiny, monkeypatch):
-    config = tiny("rpt", dropout=0.15, drop_path=0.2)
+@pytest.mark.parametrize("protocol", ["baseline", "modern"])
+def test_a_run_cut_in_the_middle_of_an_epoch_draws_the_same(home, tiny, monkeypatch, protocol):
+    config = tiny("rpt", dropout=0.15, drop_path=0.2, protocol=protocol)
     torch.manual_seed(1)
     train(config, PHOTOS)
     unbroken = load_file(config.weights_path)
@@ -93,12 +94,26 @@ def test_the_command_runs_what_is_missing_and_repeats_nothing(home):
     bad = start(*options)
     assert "untrained_ablated: epochs must be 0, not 1" in bad.communicate()[0]
     assert bad.returncode == 2
+    bad = start("--set", "init")
+    assert "--set takes FIELD=VALUE, not 'init'" in bad.communicate()[0]
     options = ("--condition", "ape", "untrained_ablated", "--seed", "0", "1")
     assert start(*options).communicate()[0].count("epoch 2/2") == 2
     before = {p: p.stat().st_mtime_ns for p in home.glob("weights/smoke/*")}
     assert len(before) == 4
     assert start(*options).communicate()[0] == ""
     assert {p: p.stat().st_mtime_ns for p in home.glob("weights/smoke/*")} == before
+
+
+def test_the_command_trains_protocols_and_other_values_side_by_side(home):
+    options = ("--condition", "ape", "--protocol=-aa", "--protocol", "+ls", "modern", "--set",
+               "init=timm", "lr=2e-3")  # fmt: skip
+    assert start(*options).communicate()[0].count("epoch 2/2") == 3
+    configs = [preset_config("smoke", "ape", 0, protocol=p, init="timm", lr=0.002)
+               for p in ("-aa", "+ls", "modern")]  # fmt: skip
+    assert all(finished(config) for config in configs)
+    log = results.read("training", configs)
+    assert log["protocol"].drop_duplicates().tolist() == ["+ls", "-aa", "modern"]
+    assert {*log["init"]} == {"timm"}
 
 
 def test_a_finished_run_is_its_float16_weights(home, tiny):
