@@ -49,6 +49,45 @@ def mean_interval(values: Iterable[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, len(runs))
 
 
+def contrast_interval(
+    groups: Mapping[str, Sequence[float]], weights: Mapping[str, float], level: float = 0.95
+) -> Interval:
+    """A weighted sum of group means, with the spread pooled over the runs of all groups.
+
+    The residual of every group counts, also of those without a weight, so that few runs per group
+    give an interval: its Student-t has as many degrees of freedom as there are runs less groups.
+    It assumes that the spread between the runs of a group is the same in all groups.
+
+    Args:
+        groups: name to one number per run.
+        weights: name to weight, for some of the groups.
+        level: coverage, in (0, 1).
+
+    Returns:
+        `n` counts the runs of all groups; NaN for `low` and `high` below 2 degrees of freedom.
+
+    Raises:
+        ValueError: a weighted group has no run, a value that is not finite, or a level outside
+            (0, 1).
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie in (0, 1), not {level!r}")
+    if empty := [name for name in weights if not len(groups.get(name, ()))]:
+        raise ValueError(f"a contrast needs a run of each of its groups; {empty[0]!r} has none")
+    runs = {name: np.asarray(values, dtype=np.float64) for name, values in groups.items()}
+    if not all(np.isfinite(values).all() for values in runs.values()):
+        raise ValueError(f"every value must be finite, not {dict(groups)}")
+    n = sum(len(values) for values in runs.values())
+    freedom = n - sum(len(values) > 0 for values in runs.values())
+    mean = float(sum(weight * runs[name].mean() for name, weight in weights.items()))
+    if freedom < 2:
+        return Interval(mean, math.nan, math.nan, n)
+    variance = sum(((values - values.mean()) ** 2).sum() for values in runs.values() if len(values))
+    share = sum(weight**2 / len(runs[name]) for name, weight in weights.items())
+    half = float(student_t.ppf((1 + level) / 2, df=freedom)) * math.sqrt(variance / freedom * share)
+    return Interval(mean, mean - half, mean + half, n)
+
+
 def at_level(x: Sequence[float], y: Sequence[float], level: float) -> float:
     """y where x first reaches the level, interpolated between neighbours; NaN if it never does.
 

@@ -2,8 +2,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
+from scipy.stats import ttest_ind
 
-from pe_utils.stats import Interval, at_level, mean_interval
+from pe_utils.stats import Interval, at_level, contrast_interval, mean_interval
 
 
 def test_interval_by_hand():
@@ -76,3 +78,41 @@ def test_a_level_is_met_at_its_first_crossing():
     assert math.isnan(at_level(x, y, 0.71))
     with pytest.raises(ValueError, match="not 4 and 3"):
         at_level(x, y[:3], 0.2)
+
+
+def test_a_contrast_of_two_groups_is_the_pooled_t_interval_of_scipy():
+    a, b = [0.1, 0.4, 0.3], [0.9, 0.7]
+    wanted = ttest_ind(a, b, equal_var=True).confidence_interval(0.95)
+    found = contrast_interval({"a": a, "b": b}, {"a": 1, "b": -1})
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
+    assert found.n == 5
+
+
+def test_a_contrast_takes_its_residual_from_all_groups():
+    """By least squares on group indicators."""
+    rng = np.random.default_rng(0)
+    groups = {
+        name: rng.normal(i, 1, n) for i, (name, n) in enumerate([("a", 2), ("b", 3), ("c", 2)])
+    }
+    weights = {"a": 0.5, "b": -1.0}
+    design = np.repeat(np.eye(3), [2, 3, 2], axis=0)
+    y = np.concatenate(list(groups.values()))
+    means, residual, *_ = np.linalg.lstsq(design, y)
+    c = np.array([0.5, -1.0, 0.0])
+    error = np.sqrt(residual[0] / 4 * c @ np.linalg.inv(design.T @ design) @ c)
+    found = contrast_interval(groups, weights, 0.9)
+    assert found.mean == pytest.approx(c @ means)
+    assert found.high - found.mean == pytest.approx(student_t.ppf(0.95, 4) * error)
+
+
+def test_a_contrast_without_replicates_has_no_interval_and_bad_input_is_refused():
+    found = contrast_interval({"a": [1.0], "b": [0.5, 0.7]}, {"a": 1, "b": -1})
+    assert found.mean == pytest.approx(0.4)
+    assert math.isnan(found.low)
+    with pytest.raises(ValueError, match="each of its groups; 'c' has none"):
+        contrast_interval({"a": [1.0], "c": []}, {"a": 1, "c": 1})
+    with pytest.raises(ValueError, match="must be finite"):
+        contrast_interval({"a": [1.0, math.nan]}, {"a": 1})
+    with pytest.raises(ValueError, match="level must lie in"):
+        contrast_interval({"a": [1.0]}, {"a": 1}, 95)

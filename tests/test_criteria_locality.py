@@ -1,0 +1,139 @@
+import hashlib
+import io
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_utils.claims import overall
+from pe_utils.config import PILOT_SEED, PROTOCOLS
+from pe_utils.criteria_locality import FACTORIAL, LOCALITY_CLAIMS, main_effect, per_run
+
+ROOT = Path(__file__).resolve().parents[1]
+BY_ID = {claim.id: claim for claim in LOCALITY_CLAIMS}
+
+
+def runs(seeds=2, noise=0.002, rng_seed=0, **columns):
+    """Runs as the paper describes them; `columns` replace a quantity by a function of the parts."""
+    rng = np.random.default_rng(rng_seed)
+    usual = {
+        "min_mad": lambda p: 0.016 if "cutmix" in p else 0.3,
+        "min_entropy": lambda p: 0.1 if "cutmix" in p else 0.8,
+        "early_mad": lambda p: 0.2 if "cutmix" in p else 0.4,
+        "mad_rise": lambda p: 0.2 if "cutmix" in p else 0.01,
+        "entropy_rise": lambda p: 0.3 if "cutmix" in p else 0.02,
+        "accuracy": lambda p: 0.6 + 0.065 * ("cutmix" in p) + 0.065 * ("aa" in p),
+    } | columns
+    return pd.DataFrame(
+        [dict(run=f"{name}-{seed}", protocol=name, seed=seed)
+         | {q: f(PROTOCOLS[name]) + rng.normal(0, noise) for q, f in usual.items()}
+         for name in FACTORIAL for seed in range(1, seeds + 1)]
+    )  # fmt: skip
+
+
+def verdicts(table):
+    return {c.id: overall([k.verdict(k.interval(table)) for k in c.checks])
+            for c in LOCALITY_CLAIMS}  # fmt: skip
+
+
+def test_runs_like_the_papers_reproduce_every_claim():
+    assert verdicts(runs()) == dict.fromkeys(BY_ID, "reproduced")
+
+
+def test_protocols_turned_around_contradict():
+    turned = runs(
+        min_mad=lambda p: 0.3 if "cutmix" in p else 0.016,
+        mad_rise=lambda p: -0.2 if "cutmix" in p else 0.01,
+        accuracy=lambda p: 0.6 - 0.065 * ("cutmix" in p),
+    )
+    found = verdicts(turned)
+    assert [found[id_] for id_ in ("B1", "B2", "B4", "B5")] == ["contradicted"] * 4
+
+
+def test_another_switch_than_cutmix_contradicts_b2_or_b3():
+    by_ls = runs(min_mad=lambda p: 0.016 if "ls" in p else 0.3)
+    assert verdicts(by_ls)["B3"] == "contradicted"
+    assert verdicts(by_ls)["B2"] != "reproduced"
+    both = runs(min_mad=lambda p: 0.3 - 0.14 * ("cutmix" in p) - 0.13 * ("aa" in p))
+    assert verdicts(both)["B3"] == "contradicted"
+    with_partner = runs(min_mad=lambda p: 0.016 if {"cutmix", "ls"} <= {*p} else 0.3)
+    assert verdicts(with_partner)["B2"] in ("undecided", "contradicted")
+
+
+def test_a_small_effect_is_direction_only():
+    weak = runs(noise=0.0005, min_mad=lambda p: 0.26 if "cutmix" in p else 0.3)
+    assert verdicts(weak)["B2"] == "direction only"
+
+
+@pytest.mark.parametrize("rng_seed", range(10))
+def test_protocols_that_differ_by_chance_reproduce_nothing(rng_seed):
+    none = {q: lambda _p: 0.3 for q in ("min_mad", "min_entropy", "early_mad", "accuracy")}
+    none |= {"mad_rise": lambda _p: 0.0, "entropy_rise": lambda _p: 0.0}
+    assert "reproduced" not in verdicts(runs(noise=0.02, rng_seed=rng_seed, **none)).values()
+
+
+def test_one_run_of_each_or_a_protocol_without_runs_decides_nothing():
+    assert set(verdicts(runs(seeds=1)).values()) == {"undecided"}
+    two = runs()[lambda t: t["protocol"].isin(["baseline", "modern"])]
+    found = verdicts(two)
+    assert found == {"B1": "reproduced", "B2": "undecided", "B3": "undecided", "B4": "undecided",
+                     "B5": "reproduced"}  # fmt: skip
+
+
+def test_the_main_effect_is_the_mean_without_minus_the_mean_with():
+    assert main_effect("aa") == {"baseline": 0.25, "+aa": -0.25, "+cutmix": 0.25, "+ls": 0.25,
+                                 "-aa": 0.25, "-cutmix": -0.25, "-ls": -0.25,
+                                 "modern": -0.25}  # fmt: skip
+
+
+def test_equal_gains_have_to_be_shown():
+    (null,) = [k for k in BY_ID["B4"].checks if k.limit is not None]
+    table = runs(accuracy=lambda p: 0.6 + 0.065 * ("cutmix" in p) + 0.12 * ("aa" in p))
+    assert null.verdict(null.interval(table)) == "contradicted"
+    assert null.verdict(null.interval(runs(noise=0.05))) == "undecided"
+
+
+def test_a_run_in_numbers_by_hand():
+    attention = pd.DataFrame(
+        [("a", "modern", 1, 0, 0, 0.1, 0.3, 0.8), ("a", "modern", 1, 0, 1, 0.3, 0.5, 0.1),
+         ("a", "modern", 1, 1, 0, 0.4, 0.2, 0.0), ("a", "modern", 1, 1, 1, 0.5, 0.9, 0.0)],
+        columns=["run", "protocol", "seed", "depth", "head", "mad", "entropy", "self_share"],
+    )  # fmt: skip
+    accuracy = pd.DataFrame({"run": ["a", "b"], "accuracy": [0.7, 0.1]})
+    (row,) = per_run(attention, accuracy).to_dict("records")
+    assert row == pytest.approx(
+        dict(run="a", protocol="modern", seed=1, min_mad=0.1, self_share=0.8, min_entropy=0.2,
+             early_mad=0.2, mad_rise=0.25, entropy_rise=0.15, accuracy=0.7)
+    )  # fmt: skip
+    assert per_run(attention, accuracy[1:]).empty
+
+
+def test_what_the_criteria_ask_has_not_moved():
+    """A change here changes verdicts after the evidence: it needs a reason in the book."""
+    text = "\n".join(
+        f"{c.id},{k.name},{k.formula},{k.criterion()},{sorted(k.weights.items())},{k.quantity}"
+        for c in LOCALITY_CLAIMS for k in c.checks
+    )  # fmt: skip
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "0b2381ac50673c4b"
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else ""
+
+
+@pytest.mark.parametrize("preset", ["locality_laptop", "locality_tiny"])
+def test_criteria_were_last_changed_before_the_first_evidence(preset):
+    if git("rev-parse", "--is-shallow-repository").strip() != "false":
+        pytest.skip("without its whole history a repository does not tell")
+    criteria = git("log", "-1", "--format=%H", "--", "pe_utils/criteria_locality.py").strip()
+    path = f"results/{preset}/attention.csv"
+    for commit in git("log", "--reverse", "--topo-order", "--format=%H", "--", path).split():
+        stored = git("show", f"{commit}:{path}")
+        if stored and (pd.read_csv(io.StringIO(stored))["seed"] != PILOT_SEED).any():
+            assert git("rev-list", f"{commit}..{criteria}") == "", f"{criteria} is after {commit}"
+            assert criteria != commit
+            return
+    pytest.skip("no evidence yet")
