@@ -11,6 +11,7 @@ import pandas as pd
 from pe_utils import results
 from pe_utils.config import PILOT_SEED, ROOT, RunConfig
 from pe_utils.criteria import BLUR, CLAIMS, JPEG, Claim, Tables
+from pe_utils.criteria_locality import LOCALITY_CLAIMS, per_run
 from pe_utils.stats import Interval, mean_interval
 
 VERDICTS = ("contradicted", "undecided", "direction only", "reproduced")  # weakest first
@@ -133,6 +134,8 @@ COLUMNS = {
     "fragility": ["corruption", "clean_accuracy", "fragility"],
     "alpha_ssdc": ["alpha", "delta_ssdc"],
     "alpha": ["alpha", "fragility"],
+    "attention": ["depth", "head", "mad", "mad_without_query", "entropy", "self_share"],
+    "accuracy": ["accuracy"],
 }
 
 
@@ -153,11 +156,36 @@ def scoreboard(presets: Mapping[str, Tables], published: Tables) -> pd.DataFrame
     )  # fmt: skip
 
 
+def measured_locality(
+    configs: Sequence[RunConfig], attention_images: int, accuracy_images: int
+) -> pd.DataFrame:
+    """`criteria_locality.per_run` of what is stored of these runs; empty where nothing is."""
+    clean = {"images": attention_images, "intervention": "none", "orders": 0, "order_seed": 0}
+    attention = _stored("attention", configs, **clean)
+    accuracy = _stored("accuracy", configs, images=accuracy_images)
+    return per_run(attention, accuracy)
+
+
+def locality_scoreboard(presets: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The claims of arXiv:2605.16390 on every preset's runs: columns as `scoreboard`'s."""
+    rows = []
+    for preset, runs in presets.items():
+        evidence = runs[runs["seed"] != PILOT_SEED]
+        for claim in LOCALITY_CLAIMS:
+            for check in claim.checks:
+                interval = check.interval(evidence)
+                published = np.nan if check.published is None else check.published
+                rows.append(dict(claim=claim.id, check=check.name, formula=check.formula,
+                                 criterion=check.criterion(), published=published)
+                            | asdict(interval or NO_RUNS)
+                            | dict(verdict=check.verdict(interval), preset=preset))  # fmt: skip
+    return pd.DataFrame(rows)
+
+
 def verdicts(rows: pd.DataFrame) -> pd.DataFrame:
     """The verdict of every claim: claims x presets, in their order."""
     table = rows.groupby(["claim", "preset"])["verdict"].agg(lambda v: overall(v.tolist()))
-    order = [claim.id for claim in CLAIMS], rows["preset"].unique()
-    return table.unstack("preset").loc[order[0], order[1]]
+    return table.unstack("preset").loc[rows["claim"].unique(), rows["preset"].unique()]
 
 
 def scoreboard_html(rows: pd.DataFrame, chapters: str = "") -> str:
@@ -165,16 +193,16 @@ def scoreboard_html(rows: pd.DataFrame, chapters: str = "") -> str:
 
     Args: rows: as `scoreboard` returns them; chapters: path to the chapters' pages, with a slash.
     """
-    presets = rows["preset"].unique()
+    presets, texts = rows["preset"].unique(), {c.id: c.text for c in (*CLAIMS, *LOCALITY_CLAIMS)}
     head = "".join(f"<th>{escape(h)}</th>" for h in ("Claim", *presets, "Known deviations"))
     body = ""
-    for claim in CLAIMS:
-        link = f'<a href="{chapters}{CHAPTERS[claim.id]}.html">{claim.id}</a>'
-        cells = [f"{link} {escape(claim.text)}"]
+    for claim in rows["claim"].unique():
+        link = f'<a href="{chapters}{CHAPTERS[claim]}.html">{claim}</a>'
+        cells = [f"{link} {escape(texts[claim])}"]
         for preset in presets:
-            own = rows[(rows["claim"] == claim.id) & (rows["preset"] == preset)]
+            own = rows[(rows["claim"] == claim) & (rows["preset"] == preset)]
             cells.append(_verdict_cell(own))
-        cells.append(escape(DEVIATIONS[claim.id]))
+        cells.append(escape(DEVIATIONS[claim]))
         body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     return f'<table class="scoreboard"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
@@ -183,7 +211,9 @@ def _verdict_cell(rows: pd.DataFrame) -> str:
     """The verdict, and the check that decides it: the first of the weakest."""
     verdict = overall(rows["verdict"].tolist())
     weakest = rows[rows["verdict"] == verdict].iloc[0]
-    found = f"{weakest['check']}: {interval_text(weakest)} (published {weakest['published']:.3f})"
+    found = f"{weakest['check']}: {interval_text(weakest)}"
+    if not np.isnan(weakest["published"]):
+        found += f" (published {weakest['published']:.3f})"
     text = f'<span class="verdict {verdict.replace(" ", "-")}">{verdict}</span><br>{escape(found)}'
     if not (rows["n"] >= 3).any():
         return text

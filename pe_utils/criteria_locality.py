@@ -19,6 +19,7 @@ from pe_utils.stats import Interval, contrast_interval
 COMPONENTS = ("aa", "cutmix", "ls")
 FACTORIAL = tuple(p for p, parts in PROTOCOLS.items() if {*parts} <= {*COMPONENTS})
 SPLIT = 0.210 - 0.024  # published: minimum MAD at least without CutMix, at most with it
+QUANTITIES = ["min_mad", "self_share", "min_entropy", "early_mad", "mad_rise", "entropy_rise"]
 GAIN = 0.065  # published: CutMix and AutoAugment gain 6 to 7 points each
 
 
@@ -98,7 +99,8 @@ def per_run(attention: pd.DataFrame, accuracy: pd.DataFrame) -> pd.DataFrame:
                          self_share=most_local["self_share"], min_entropy=own["entropy"].min(),
                          early_mad=early, mad_rise=rise["mad"],
                          entropy_rise=rise["entropy"]))  # fmt: skip
-    return pd.DataFrame(rows).merge(accuracy[["run", "accuracy"]], on="run")
+    columns = ["run", "protocol", "seed", *QUANTITIES]
+    return pd.DataFrame(rows, columns=columns).merge(accuracy[["run", "accuracy"]], on="run")
 
 
 def main_effect(component: str, sign: int = 1) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tidy tables to figures, in one look: a colour and a marker per condition everywhere.
+"""Tidy tables to figures, in one look: a colour and a marker per condition or protocol everywhere.
 
 Ours is solid with filled markers, the published curve thin and dashed with its +-1 sd band.
 With three or more seeds ours has its 95 % Student-t band; with fewer, every run is drawn.
@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pe_utils.config import PROTOCOLS
 from pe_utils.stats import mean_interval
 
 COLOURS = {  # Okabe and Ito's colour-blind safe set
@@ -30,6 +31,13 @@ MARKERS = {
     "rpt": "v",
     "conv": "X",
 }
+COLOURS |= {  # protocols: cold colours without CutMix, warm ones with it
+    "baseline": "#222222", "+aa": "#0072b2", "+ls": "#56b4e9", "-cutmix": "#009e73",
+    "+cutmix": "#d55e00", "-ls": "#cc79a7", "-aa": "#e69f00", "modern": "#882255",
+    "+cutout": "#7f7f7f", "+mixup": "#999933",
+}  # fmt: skip
+MARKERS |= {"baseline": "o", "+aa": "s", "+ls": "D", "-cutmix": "^", "+cutmix": "o", "-ls": "s",
+            "-aa": "D", "modern": "^", "+cutout": "P", "+mixup": "X"}  # fmt: skip
 PRESET_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499")
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e6e6e6"}
 
@@ -229,23 +237,129 @@ def similarity_maps(maps: dict[str, np.ndarray], middle: int) -> Figure:
     return figure
 
 
-def along_training(rows: pd.DataFrame, quantities: dict[str, str]) -> Figure:
+def along_training(rows: pd.DataFrame, quantities: dict[str, str], by: str = "condition") -> Figure:
     """Quantities against the training step (log scale), a panel each, a colour per condition.
 
-    Args: rows: columns condition, seed, step and the quantities; quantities: column to axis name.
+    Args:
+        rows: columns condition (or protocol), seed, step and the quantities.
+        quantities: column to axis name.
+        by: what a colour stands for, `condition` or `protocol`.
     """
-    conditions = [c for c in COLOURS if (rows["condition"] == c).any()]
+    names = [c for c in COLOURS if (rows[by] == c).any()]
     with sns.axes_style("whitegrid", STYLE):
         figure, axes = plt.subplots(1, len(quantities), figsize=(3.3 * len(quantities), 3.6),
                                     squeeze=False, layout="constrained")  # fmt: skip
     for axis, (column, label) in zip(axes[0], quantities.items(), strict=True):
-        for condition in conditions:
-            own = _of(rows, condition=condition)
-            _seeds(axis, own.pivot(index="step", columns="seed", values=column), condition)
+        for name in names:
+            own = _of(rows, **{by: name})
+            _seeds(axis, own.pivot(index="step", columns="seed", values=column), name)
         axis.set_xscale("log")
         axis.set_xlabel("training step")
         axis.set_ylabel(label)
-    _condition_legend(figure, rows, "outside lower center", len(conditions))
+    _condition_legend(figure, rows, "outside lower center", len(names), by)
+    plt.close(figure)
+    return figure
+
+
+def mad_entropy_plane(rows: pd.DataFrame, protocols: Sequence[str], uniform: float) -> Figure:
+    """Every head at its mean attention distance and entropy: a panel per protocol.
+
+    Colour is depth; the cross is uniform attention.
+
+    Args:
+        rows: columns protocol, seed, depth, head, mad, entropy; a marker per seed.
+        uniform: distance of uniform attention on the grid.
+    """
+    depths = rows["depth"].max()
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(1, len(protocols), figsize=(1 + 3.3 * len(protocols), 3.6),
+                                    sharex=True, sharey=True, squeeze=False,
+                                    layout="constrained")  # fmt: skip
+    for axis, protocol in zip(axes[0], protocols, strict=True):
+        own = _of(rows, protocol=protocol)
+        for i, (_, heads) in enumerate(own.groupby("seed")):
+            points = axis.scatter(heads["mad"], heads["entropy"], c=heads["depth"], cmap="viridis",
+                                  vmin=0, vmax=depths, marker="o^sD"[i % 4], s=28, lw=0.4,
+                                  edgecolor="#222222", zorder=2 + i)  # fmt: skip
+        axis.plot(uniform, 1, "x", color="#d55e00", ms=8, mew=2)
+        axis.set_title(protocol, fontweight="bold", fontsize=10)
+        axis.set_xlabel("mean attention distance (of the diagonal)")
+    axes[0, 0].set_ylabel("normalised entropy")
+    axes[0, 0].set_xlim(left=0)
+    axes[0, 0].set_ylim(0, 1.05)
+    figure.colorbar(points, ax=axes, label="depth", ticks=range(depths + 1), fraction=0.03)
+    plt.close(figure)
+    return figure
+
+
+def protocol_dots(runs: pd.DataFrame, quantities: dict[str, str], lines: dict[str, list]) -> Figure:
+    """Every run as a dot, a line per protocol, a panel per quantity.
+
+    Args:
+        runs: columns protocol, seed and the quantities.
+        quantities: column to axis name.
+        lines: column to published values, drawn dashed.
+    """
+    names = [p for p in PROTOCOLS if (runs["protocol"] == p).any()]
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(1, len(quantities), figsize=(1.2 + 2.9 * len(quantities),
+                                    0.9 + 0.32 * len(names)), sharey=True, squeeze=False,
+                                    layout="constrained")  # fmt: skip
+    for axis, (column, label) in zip(axes[0], quantities.items(), strict=True):
+        for value in lines.get(column, []):
+            axis.axvline(value, color="#444444", lw=0.9, ls="--", zorder=1)
+        for y, name in enumerate(names):
+            values = _of(runs, protocol=name)[column]
+            axis.plot(
+                values, [y] * len(values), MARKERS[name], color=COLOURS[name], ms=7, alpha=0.8
+            )
+        axis.set_xlabel(label)
+        axis.grid(visible=False, axis="y")
+    axes[0, 0].set_yticks(range(len(names)), names)
+    axes[0, 0].set_ylim(len(names) - 0.4, -0.6)
+    plt.close(figure)
+    return figure
+
+
+def protocol_scatter(runs: pd.DataFrame, x: tuple[str, str], ys: dict[str, str]) -> Figure:
+    """One quantity against others, a dot per run, a panel per quantity on the y axis.
+
+    Args: runs: columns protocol, seed and the quantities; x, ys: column and axis name.
+    """
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(1, len(ys), figsize=(3.4 * len(ys), 3.8), squeeze=False,
+                                    layout="constrained")  # fmt: skip
+    for axis, (column, label) in zip(axes[0], ys.items(), strict=True):
+        for name, own in runs.groupby("protocol"):
+            axis.plot(own[x[0]], own[column], MARKERS[name], color=COLOURS[name], ms=8, alpha=0.85)
+        axis.set_xlabel(x[1])
+        axis.set_ylabel(label)
+    _condition_legend(figure, runs, "outside lower center", 5, "protocol")
+    plt.close(figure)
+    return figure
+
+
+def attention_over_images(images: Tensor, maps: dict[str, np.ndarray], query: int) -> Figure:
+    """Where one patch looks, over the images it looks at: a labelled row per name.
+
+    Args:
+        images: (n, 3, height, width) uint8; maps: name to (n, rows, columns), the attention of
+        `query`, an index row by row, which is outlined.
+    """
+    n, (height, width) = len(images), images.shape[2:]
+    rows, columns = next(iter(maps.values())).shape[1:]
+    (down, across), (tall, wide) = divmod(query, columns), (height / rows, width / columns)
+    figure, axes = plt.subplots(1 + len(maps), n, figsize=(1.8 + 1.2 * n, 1.25 * (1 + len(maps))),
+                                squeeze=False, layout="constrained")  # fmt: skip
+    for row, (name, stack) in zip(axes, {"image": None, **maps}.items(), strict=True):
+        for i, axis in enumerate(row):
+            axis.imshow(images[i].permute(1, 2, 0).numpy() if stack is None else stack[i],
+                        cmap="magma", vmin=0, extent=(0, width, height, 0))  # fmt: skip
+            axis.add_patch(plt.Rectangle((across * wide, down * tall), wide, tall, fill=False,
+                                         edgecolor="#00d0d0", lw=1.5))  # fmt: skip
+            axis.set_xticks([])
+            axis.set_yticks([])
+        row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
     plt.close(figure)
     return figure
 
@@ -336,9 +450,11 @@ def _of(rows: pd.DataFrame, **values: str) -> pd.DataFrame:
     return rows
 
 
-def _condition_legend(figure: Figure, rows: pd.DataFrame, place: str, columns: int) -> None:
-    """A colour and a marker for each condition that the rows hold."""
-    shown = [c for c in COLOURS if (rows["condition"] == c).any()]
+def _condition_legend(
+    figure: Figure, rows: pd.DataFrame, place: str, columns: int, by: str = "condition"
+) -> None:
+    """A colour and a marker for each condition (or protocol) that the rows hold."""
+    shown = [c for c in COLOURS if (rows[by] == c).any()]
     handles = [plt.Line2D([], [], color=COLOURS[c], marker=MARKERS[c], label=c) for c in shown]
     figure.legend(handles=handles, loc=place, ncols=columns, frameon=False)
 

@@ -7,9 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_utils.claims import overall
+from pe_utils import results
+from pe_utils.claims import locality_scoreboard, measured_locality, overall
+from pe_utils.claims import verdicts as verdicts_of
 from pe_utils.config import PILOT_SEED, PROTOCOLS
 from pe_utils.criteria_locality import FACTORIAL, LOCALITY_CLAIMS, main_effect, per_run
+from pe_utils.data import load
+from pe_utils.train import train
 
 ROOT = Path(__file__).resolve().parents[1]
 BY_ID = {claim.id: claim for claim in LOCALITY_CLAIMS}
@@ -137,3 +141,31 @@ def test_criteria_were_last_changed_before_the_first_evidence(preset):
             assert criteria != commit
             return
     pytest.skip("no evidence yet")
+
+
+def test_the_scoreboard_of_protocols_leaves_the_pilot_out_and_names_what_is_missing():
+    table = runs()
+    pilot = table[table["seed"] == 1].assign(seed=PILOT_SEED, min_mad=0.9)
+    two = table[table["protocol"].isin(["baseline", "modern"])]
+    rows = locality_scoreboard({"all": pd.concat([table, pilot]), "two": two, "none": table[:0]})
+    assert verdicts_of(rows)["all"].to_dict() == dict.fromkeys(BY_ID, "reproduced")
+    assert set(verdicts_of(rows)["none"]) == {"undecided"}
+    b1 = rows[(rows["claim"] == "B1") & (rows["preset"] == "two")]
+    assert b1["n"].tolist() == [4, 4, 4]
+    assert b1["published"].isna().tolist() == [False, True, True]
+    assert rows.loc[rows["preset"] == "none", "n"].eq(0).all()
+
+
+def test_stored_attention_becomes_one_row_per_run(home, tiny):
+    configs = [tiny(seed=s, protocol=p) for p in ("baseline", "modern") for s in (0, 1)]
+    photos, settings = load("photos", (32, 32)), dict(intervention="none", orders=0, order_seed=0)
+    assert measured_locality(configs, 60, 240).empty
+    for config in configs[:3]:
+        train(config, photos)
+        rows = [dict(depth=d, head=h, mad=0.1 + d + h + config.seed, mad_without_query=0.2,
+                     entropy=0.5, self_share=0.3) for d in (0, 1) for h in (0, 1)]  # fmt: skip
+        results.add("attention", config, rows, images=60, **settings)
+        results.add("accuracy", config, [{"accuracy": 0.5}], images=240)
+    found = measured_locality(configs, 60, 240)
+    assert found["protocol"].tolist() == ["baseline", "modern", "baseline"]  # seeds outermost
+    assert found["min_mad"].tolist() == pytest.approx([0.1, 0.1, 1.1])

@@ -5,6 +5,7 @@ import torch
 from matplotlib import pyplot as plt
 
 from pe_utils import plots, results
+from pe_utils.config import PROTOCOLS
 from pe_utils.stats import mean_interval
 
 PAPER = results.published()["arxiv_2606_00124"]
@@ -159,3 +160,68 @@ def test_paths_follow_training_whatever_the_order_of_the_rows():
     assert path.get_xydata().tolist() == [[0.1, 0.0], [0.4, 0.2], [0.6, 0.3]]
     assert end.get_xydata().tolist() == [[0.6, 0.3]]
     assert list(level.get_xdata()) == [0.5, 0.5]
+
+
+def heads(protocols=("baseline", "modern"), seeds=2):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        [(p, s, d, h, rng.uniform(0, 0.4), rng.random())
+         for p in protocols for s in range(seeds) for d in range(3) for h in range(2)],
+        columns=["protocol", "seed", "depth", "head", "mad", "entropy"],
+    )  # fmt: skip
+
+
+def test_every_head_of_every_run_stands_in_the_plane():
+    rows = heads()
+    figure = plots.mad_entropy_plane(rows, ["baseline", "modern"], 0.42)
+    for axis, protocol in zip(figure.axes, ("baseline", "modern"), strict=False):
+        points = np.concatenate([c.get_offsets() for c in axis.collections])
+        wanted = rows.loc[rows["protocol"] == protocol, ["mad", "entropy"]].to_numpy()
+        assert points == pytest.approx(wanted)
+        assert axis.lines[0].get_xydata().tolist() == [[0.42, 1]]
+    depth = figure.axes[0].collections[0].get_array().tolist()
+    assert depth == rows[:6]["depth"].tolist()
+
+
+def test_protocol_dots_draw_every_run_and_the_published_bounds():
+    runs = pd.DataFrame([("modern", 1, 0.1), ("modern", 2, 0.2), ("baseline", 1, 0.3)],
+                        columns=["protocol", "seed", "min_mad"])  # fmt: skip
+    axis = plots.protocol_dots(runs, {"min_mad": "minimum MAD"}, {"min_mad": [0.02, 0.21]}).axes[0]
+    dots = {tuple(line.get_ydata()): line for line in axis.lines if line.get_marker() != "None"}
+    assert dots[0,].get_xdata().tolist() == [0.3]
+    assert dots[1, 1].get_xdata().tolist() == [0.1, 0.2]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["baseline", "modern"]
+    dashed = [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == "--"]
+    assert dashed == [0.02, 0.21]
+
+
+def test_protocols_have_a_colour_and_a_marker_each():
+    assert {*PROTOCOLS} <= {*plots.COLOURS} == {*plots.MARKERS}
+    looks = [(plots.COLOURS[p], plots.MARKERS[p]) for p in PROTOCOLS]
+    assert len({*looks}) == len(PROTOCOLS) == len({c for c, _ in looks})
+    runs = pd.DataFrame({"protocol": ["+ls", "-ls"], "seed": 1, "x": [0.1, 0.2], "y": [1.0, 2.0]})
+    figure = plots.protocol_scatter(runs, ("x", "ex"), {"y": "why"})
+    found = {line.get_color(): line.get_xydata().tolist() for line in figure.axes[0].lines}
+    assert found == {plots.COLOURS["+ls"]: [[0.1, 1]], plots.COLOURS["-ls"]: [[0.2, 2]]}
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["+ls", "-ls"]
+
+
+def test_training_is_drawn_by_protocol_too():
+    rows = pd.DataFrame({"protocol": ["modern"] * 2, "condition": "ape", "seed": 1,
+                         "step": [1, 10], "x": [0.2, 0.3]})  # fmt: skip
+    figure = plots.along_training(rows, {"x": "ex"}, by="protocol")
+    (line,) = figure.axes[0].lines
+    assert line.get_color() == plots.COLOURS["modern"]
+    assert line.get_ydata().tolist() == [0.2, 0.3]
+
+
+def test_attention_lies_under_its_outlined_query():
+    images = torch.zeros(2, 3, 16, 32, dtype=torch.uint8)
+    maps = np.random.default_rng(0).random((2, 2, 4))
+    figure = plots.attention_over_images(images, {"one": maps}, query=6)
+    shown = figure.axes[3].images[0]
+    assert shown.get_array().tolist() == maps[1].tolist()
+    assert tuple(shown.get_extent()) == (0, 32, 16, 0)
+    for axis in figure.axes:
+        (outline,) = axis.patches
+        assert (outline.get_xy(), outline.get_width(), outline.get_height()) == ((16, 8), 8, 8)
