@@ -175,7 +175,7 @@ def test_every_head_of_every_run_stands_in_the_plane():
     rows = heads()
     figure = plots.mad_entropy_plane(rows, ["baseline", "modern"], 0.42)
     for axis, protocol in zip(figure.axes, ("baseline", "modern"), strict=False):
-        points = np.concatenate([c.get_offsets() for c in axis.collections])
+        points = np.concatenate([np.asarray(c.get_offsets()) for c in axis.collections])
         wanted = rows.loc[rows["protocol"] == protocol, ["mad", "entropy"]].to_numpy()
         assert points == pytest.approx(wanted)
         assert axis.lines[0].get_xydata().tolist() == [[0.42, 1]]
