@@ -8,13 +8,11 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from timm.models.beit import Beit
-from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from pe_utils.families import check_family
+
 SITES = ("attn_input", "block_input", "block_output")
-FAMILIES = (VisionTransformer, Eva, Beit)  # their tokens run row by row at every depth
 
 
 class TokenSimilarity:
@@ -89,7 +87,7 @@ def token_similarity(
         similarity.mean()["attn_input"]  # (depth, patches, patches)
 
     Args:
-        model: a timm VisionTransformer, Eva or Beit; put it in eval mode yourself.
+        model: a supported timm model (`pe_utils.families`); put it in eval mode yourself.
         sites: some of `SITES`.
         depths: listen to the first `depths` blocks only; to all by default.
         centred: subtract each image's mean patch token before taking the cosine.
@@ -123,7 +121,7 @@ def attention_maps(model: nn.Module, receive: Callable[[int, Tensor], None]) -> 
     they are computed once more beside it.
 
     Args:
-        model: a timm VisionTransformer, Eva or Beit; put it in eval mode yourself.
+        model: a supported timm model (`pe_utils.families`); put it in eval mode yourself.
         receive: called with the block's depth and the maps, which it must not keep or change.
 
     Raises:
@@ -173,9 +171,7 @@ def _listen(block: nn.Module, site: str, add: partial) -> torch.utils.hooks.Remo
 
 
 def _check(model: nn.Module, sites: Sequence[str]) -> None:
-    if not isinstance(model, FAMILIES):
-        names = ", ".join(family.__name__ for family in FAMILIES)
-        raise ValueError(f"{type(model).__name__} is not supported; pass a plain timm {names}")
+    check_family(model)
     if isinstance(sites, str) or not sites or set(sites) - set(SITES):
         raise ValueError(f"sites must be some of {SITES}, not {sites!r}")
     for depth, block in enumerate(model.blocks):

@@ -4,18 +4,22 @@ Each works from outside on a plain timm ViT and leaves no trace, also when the b
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from timm.layers import PatchEmbed, RotaryEmbeddingCat
-from timm.models.beit import Beit
-from timm.models.eva import Eva
-from timm.models.vision_transformer import VisionTransformer
+from timm.layers import (
+    RelPosMlp,
+    RotaryEmbeddingCat,
+    RotaryEmbeddingDinoV3,
+    RotaryEmbeddingMixed,
+)
+from timm.models.naflexvit import NaFlexVit
 from torch import Tensor, nn
 
-FAMILIES = (VisionTransformer, Eva, Beit)
+from pe_utils.families import check_family, patch_tokens
+
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -28,7 +32,7 @@ def permute_tokens(model: nn.Module, order: Tensor | NDArray[np.integer]) -> Ite
     order acts first: slot i receives patch outer[inner[i]].
 
     Args:
-        model: a timm VisionTransformer, Eva or Beit.
+        model: a supported timm model (`pe_utils.families`).
         order: (patches,) integers, one permutation of range(patches) for every image, or
             (batch, patches), one for each image of every batch that is run.
 
@@ -38,18 +42,13 @@ def permute_tokens(model: nn.Module, order: Tensor | NDArray[np.integer]) -> Ite
 
     Source: arXiv:2606.00124, section 4.3.
     """
-    _check_family(model)
-    if not isinstance(model.patch_embed, PatchEmbed):
-        raise ValueError(
-            f"permute_tokens needs a plain PatchEmbed; this {type(model).__name__} has a "
-            f"{type(model.patch_embed).__name__}, whose tokens share pixels"
-        )
+    check_family(model)
     index = _checked_order(order)
 
     def shuffle(_module: nn.Module, _inputs: tuple, tokens: Tensor) -> Tensor:
         return _reorder(tokens, index.to(tokens.device))
 
-    handle = model.patch_embed.register_forward_hook(shuffle)
+    handle = patch_tokens(model).register_forward_hook(shuffle)
     try:
         yield
     finally:
@@ -64,7 +63,7 @@ def scale_positions(model: nn.Module, alpha: float) -> Iterator[None]:
     into it is lost; the parameter object and its requires_grad stay as they are.
 
     Args:
-        model: a timm VisionTransformer, Eva or Beit whose only positions are an additive table.
+        model: a supported timm model (`pe_utils.families`) whose only positions are a table.
         alpha: factor in [0, 1]; 1 changes no bit, 0 leaves no position.
 
     Raises:
@@ -75,54 +74,140 @@ def scale_positions(model: nn.Module, alpha: float) -> Iterator[None]:
     """
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in [0, 1], not {alpha!r}")
-    table = _only_additive_table(model)
-    saved = table.detach().clone()
-    try:
-        with torch.no_grad():
-            table.mul_(alpha)
+    _check_only_table(model)
+    with scale_kind(model, "table", alpha):
         yield
-    finally:
-        with torch.no_grad():
-            table.copy_(saved)  # exact, unlike dividing by alpha
 
 
 @contextmanager
 def scale_rotary_angles(model: nn.Module, factor: float) -> Iterator[None]:
     """Multiply every rotation angle of RoPE by `factor`: positions move closer together.
 
-    Ours, not the paper's, which defines no alpha for RoPE; a table beside RoPE stays as it is.
+    Ours, not the paper's, which defines no alpha for RoPE; other positions stay as they are.
     Nested factors multiply.
 
     Args:
-        model: a timm Eva with axial RoPE (`RotaryEmbeddingCat`).
+        model: a supported timm model with axial, mixed or DINOv3 RoPE.
         factor: in [0, 1]; 1 changes no bit, 0 rotates nothing.
 
     Raises:
-        ValueError: factor outside [0, 1], or another model or kind of RoPE.
+        ValueError: factor outside [0, 1], or a model without RoPE or with another kind of it.
+    """
+    with scale_kind(model, "rotary", factor):
+        yield
+
+
+@contextmanager
+def scale_position_bias(model: nn.Module, factor: float) -> Iterator[None]:
+    """Multiply the relative position bias of every attention by `factor`.
+
+    Ours, not the paper's; other positions stay as they are. Nested factors multiply.
+
+    Args:
+        model: a supported timm model with a relative position bias (table or MLP).
+        factor: in [0, 1]; 1 changes no bit, 0 leaves no bias.
+
+    Raises:
+        ValueError: factor outside [0, 1], or a model without relative position bias.
+    """
+    with scale_kind(model, "bias", factor):
+        yield
+
+
+def position_kinds(model: nn.Module) -> tuple[str, ...]:
+    """Which positions a model has: some of `table`, `rotary` and `bias`.
+
+    Raises: ValueError: another kind of model.
+    """
+    check_family(model)
+    found = {"table": _tables(model), "rotary": getattr(model, "rope", None) is not None,
+             "bias": _bias_tables(model) or _bias_networks(model)}  # fmt: skip
+    return tuple(kind for kind, there in found.items() if there)
+
+
+@contextmanager
+def scale_kind(model: nn.Module, kind: str, factor: float) -> Iterator[None]:
+    """Multiply one kind of positions by `factor`, whatever else the model has.
+
+    Args: kind: `table`, `rotary` or `bias`; factor: in [0, 1].
+    Raises: ValueError: factor outside [0, 1], or a model without positions of this kind.
     """
     if not 0 <= factor <= 1:
         raise ValueError(f"factor must lie in [0, 1], not {factor!r}")
-    _check_family(model)
-    rope = getattr(model, "rope", None)
-    if not isinstance(rope, RotaryEmbeddingCat):
-        kind = "no RoPE" if rope is None else f"a {type(rope).__name__}, not axial RoPE"
-        raise ValueError(f"this {type(model).__name__} has {kind}; there are no angles to scale")
-    buffers = [b for b in (rope.bands, rope.pos_embed) if b is not None]
-    saved = [buffer.clone() for buffer in buffers]
+    if kind not in (kinds := position_kinds(model)):
+        what = {"table": "additive position table", "rotary": "RoPE",
+                "bias": "relative position bias"}[kind]  # fmt: skip
+        others = f"; it has {' and '.join(kinds)}" if kinds else ""
+        raise ValueError(f"this {type(model).__name__} has no {what} to scale{others}")
+    with ExitStack() as undo:
+        if kind == "rotary":
+            undo.enter_context(_scaled_angles(model.rope, factor))
+        else:
+            tables = _tables(model) if kind == "table" else _bias_tables(model)
+            for table in tables:
+                undo.enter_context(_scaled(table, factor))
+            for network in _bias_networks(model) if kind == "bias" else ():
+                undo.enter_context(_scaled_network(network, factor))
+        yield
+
+
+@contextmanager
+def _scaled(tensor: Tensor, factor: float) -> Iterator[None]:
+    saved = tensor.detach().clone()
     try:
-        rope.bands.mul_(factor)  # angles are frequency bands times coordinates
-        if rope.pos_embed is not None and factor != 1:  # or rounding may move a bit
-            rope._init_cached_embed(rope.bands)
+        with torch.no_grad():
+            tensor.mul_(factor)
         yield
     finally:
-        for buffer, content in zip(buffers, saved, strict=True):
-            buffer.copy_(content)
+        with torch.no_grad():
+            tensor.copy_(saved)  # exact, unlike dividing by the factor
 
 
-def _check_family(model: nn.Module) -> None:
-    if not isinstance(model, FAMILIES):
-        names = ", ".join(family.__name__ for family in FAMILIES)
-        raise ValueError(f"{type(model).__name__} is not supported; pass a plain timm {names}")
+@contextmanager
+def _scaled_network(network: RelPosMlp, factor: float) -> Iterator[None]:
+    inner, own = network.get_bias, "get_bias" in vars(network)
+    network.get_bias = lambda: inner() * factor
+    try:
+        yield
+    finally:
+        if own:  # nested in another factor
+            network.get_bias = inner
+        else:
+            del network.get_bias
+
+
+@contextmanager
+def _scaled_angles(rope: nn.Module, factor: float) -> Iterator[None]:
+    """Angles are linear in the bands (axial) or frequencies (mixed) and in 1 / periods (DINOv3)."""
+    names = {RotaryEmbeddingCat: ("bands", "pos_embed"), RotaryEmbeddingMixed: ("freqs",),
+             RotaryEmbeddingDinoV3: ("periods", "pos_embed_cached")}  # fmt: skip
+    if type(rope) not in names:
+        raise ValueError(
+            f"the angles of a {type(rope).__name__} cannot be scaled, only those of "
+            f"{', '.join(kind.__name__ for kind in names)}"
+        )
+    buffers = [b for name in names[type(rope)] if (b := getattr(rope, name)) is not None]
+    saved = [buffer.detach().clone() for buffer in buffers]
+    try:
+        with torch.no_grad():
+            buffers[0].mul_(factor if "periods" not in names[type(rope)] else 1)
+            if "periods" in names[type(rope)]:
+                buffers[0].div_(factor)  # 0 makes the periods infinite and the angles 0
+            if len(buffers) > 1 and factor != 1:  # or rounding may move a bit
+                _refresh_cache(rope)
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, content in zip(buffers, saved, strict=True):
+                buffer.copy_(content)
+
+
+def _refresh_cache(rope: nn.Module) -> None:
+    if isinstance(rope, RotaryEmbeddingCat):
+        rope._init_cached_embed(rope.bands)
+    else:
+        cached = rope._create_embed(rope.feat_shape, no_aug=True)
+        rope.pos_embed_cached.copy_(cached.to(rope.pos_embed_cached.dtype))
 
 
 def _checked_order(order: Tensor | NDArray[np.integer]) -> Tensor:
@@ -156,27 +241,34 @@ def _reorder(tokens: Tensor, order: Tensor) -> Tensor:
     return flat.take_along_dim(order[:, :, None], dim=1).reshape(tokens.shape)
 
 
-def _only_additive_table(model: nn.Module) -> Tensor:
-    """The position table, (1, tokens, dim), of a model that has no other positions."""
-    _check_family(model)
-    kind = type(model).__name__
-    rotary = getattr(model, "rope", None) is not None
-    if rotary and model.pos_embed is None:
-        raise ValueError(f"this {kind} is rotary; alpha is not defined for RoPE in the paper")
-    if model.pos_embed is None:
+def _tables(model: nn.Module) -> list[Tensor]:
+    """The additive position tables: one, or two (rows and columns) where it is factorised."""
+    home = model.embeds if isinstance(model, NaFlexVit) else model
+    names = ("pos_embed", "pos_embed_y", "pos_embed_x")
+    return [table for name in names if isinstance(table := getattr(home, name, None), Tensor)]
+
+
+def _bias_tables(model: nn.Module) -> list[Tensor]:
+    return [p for name, p in model.named_parameters() if "relative_position_bias_table" in name]
+
+
+def _bias_networks(model: nn.Module) -> list[RelPosMlp]:
+    return [module for module in model.modules() if isinstance(module, RelPosMlp)]
+
+
+def _check_only_table(model: nn.Module) -> None:
+    kind, kinds = type(model).__name__, position_kinds(model)
+    if "rotary" in kinds:
+        besides = " besides its table" if "table" in kinds else ""
+        raise ValueError(
+            f"this {kind} is rotary{besides}; alpha is not defined for RoPE in the paper "
+            "(scale_rotary_angles scales its angles)"
+        )
+    if "bias" in kinds:
+        besides = " besides its table" if "table" in kinds else ""
+        raise ValueError(
+            f"this {kind} has a relative position bias{besides}; alpha is defined for a table "
+            "alone (scale_position_bias scales the bias)"
+        )
+    if not kinds:
         raise ValueError(f"this {kind} has no additive position table; there is nothing to scale")
-    if rotary:
-        raise ValueError(
-            f"this {kind} is rotary besides its table; alpha is not defined for RoPE in the "
-            f"paper, and scaling the table alone would leave positions in place"
-        )
-    if isinstance(model, Beit) and _has_relative_bias(model):
-        raise ValueError(
-            f"this {kind} has a relative position bias besides its table; scaling the table "
-            f"alone would leave positions in place"
-        )
-    return model.pos_embed
-
-
-def _has_relative_bias(model: Beit) -> bool:
-    return any("relative_position_bias_table" in name for name, _ in model.named_parameters())

@@ -1,15 +1,26 @@
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from timm.layers import HybridEmbed
+from timm.layers import HybridEmbed, RotaryEmbedding
 from timm.models.beit import Beit
 from timm.models.eva import Eva
+from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
 from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 
-from pe_utils.interventions import permute_tokens, scale_positions, scale_rotary_angles
+from pe_utils.families import patch_tokens
+from pe_utils.interventions import (
+    permute_tokens,
+    position_kinds,
+    scale_kind,
+    scale_position_bias,
+    scale_positions,
+    scale_rotary_angles,
+)
 
 GRID, PATCH = (2, 3), 4
 PATCHES = GRID[0] * GRID[1]
@@ -25,6 +36,14 @@ SIZES = dict(
 eva = partial(Eva, **SIZES, use_abs_pos_emb=False)
 vit = partial(VisionTransformer, **SIZES)
 beit = partial(Beit, **SIZES, use_abs_pos_emb=False)
+relpos = partial(VisionTransformerRelPos, **SIZES, init_values=None)
+
+
+def naflex(**fields):
+    config = NaFlexVitCfg(patch_size=PATCH, embed_dim=16, depth=2, num_heads=2, **fields)
+    return NaFlexVit(config, num_classes=5, img_size=SIZES["img_size"])
+
+
 MODELS = {
     "ablated": eva,
     "ape": partial(eva, use_abs_pos_emb=True),
@@ -35,6 +54,21 @@ MODELS = {
     "vit_ablated": partial(vit, pos_embed="none"),
     "relative": partial(beit, use_rel_pos_bias=True),
     "shared_relative": partial(beit, use_shared_rel_pos_bias=True),
+    "mixed": partial(eva, use_rot_pos_emb=True, rope_type="mixed"),
+    "mixed_ape": partial(eva, use_abs_pos_emb=True, use_rot_pos_emb=True, rope_type="mixed"),
+    "dinov3": partial(eva, use_rot_pos_emb=True, rope_type="dinov3"),
+    "dinov3_dynamic": partial(eva, use_rot_pos_emb=True, rope_type="dinov3", dynamic_img_size=True),
+    "relpos": partial(relpos, rel_pos_type="bias", class_token=True),
+    "relpos_mlp": partial(relpos, rel_pos_type="mlp"),
+    "relpos_shared": partial(relpos, rel_pos_type="bias", shared_rel_pos=True),
+    "naflex": partial(naflex, pos_embed="learned", class_token=True, global_pool="token"),
+    "naflex_factorized": partial(naflex, pos_embed="factorized", reg_tokens=2),
+    "naflex_rope": partial(naflex, pos_embed="none", rope_type="axial"),
+}
+KINDS = {  # every kind of position a model has
+    "table": ("ape", "dynamic", "vit", "vit_dynamic", "mixed_ape", "naflex", "naflex_factorized"),
+    "rotary": ("rope", "dynamic", "mixed", "mixed_ape", "dinov3", "dinov3_dynamic", "naflex_rope"),
+    "bias": ("relative", "shared_relative", "relpos", "relpos_mlp", "relpos_shared"),
 }
 NO_POSITIONS = ("ablated", "vit_ablated")
 ONLY_A_TABLE = ("ape", "vit", "vit_dynamic")
@@ -134,7 +168,7 @@ def test_permuting_leaves_no_trace(model, images, orders):
     with pytest.raises(RuntimeError, match="body"), permute_tokens(model, orders[0]):
         raise RuntimeError("body")
     assert torch.equal(model(images), before)
-    assert not model.patch_embed._forward_hooks
+    assert not patch_tokens(model)._forward_hooks
 
 
 @torch.inference_mode()
@@ -323,8 +357,8 @@ def test_alpha_outside_0_to_1_is_refused(alpha):
         ("ablated", "Eva has no additive position table"),
         ("vit_ablated", "VisionTransformer has no additive position table"),
         ("rope", "rotary; alpha is not defined for RoPE in the paper"),
-        ("dynamic", "rotary besides its table.*alone would leave positions in place"),
-        ("relative", "Beit has no additive position table"),
+        ("dynamic", "rotary besides its table; alpha is not defined for RoPE"),
+        ("relative", "Beit has a relative position bias; alpha is defined for a table alone"),
     ],
 )
 def test_scaling_refuses_models_without_a_table_or_with_more(name, message):
@@ -386,8 +420,8 @@ def test_angles_come_back_after_a_body_that_raises(images):
 @pytest.mark.parametrize(
     ("name", "factor", "message"),
     [
-        ("ape", 0.5, "this Eva has no RoPE; there are no angles"),
-        ("relative", 0.5, "this Beit has no RoPE"),
+        ("ape", 0.5, "this Eva has no RoPE to scale; it has table"),
+        ("relative", 0.5, "this Beit has no RoPE to scale; it has bias"),
         ("rope", -0.1, r"factor must lie in \[0, 1\], not -0.1"),
         ("rope", float("nan"), "not nan"),
     ],
@@ -398,6 +432,70 @@ def test_angles_that_cannot_be_scaled_are_refused(name, factor, message):
 
 
 def test_another_kind_of_rope_is_refused_by_name():
-    model = build(partial(eva, use_rot_pos_emb=True, rope_type="mixed"))
-    with pytest.raises(ValueError, match="Mixed, not axial RoPE"), scale_rotary_angles(model, 0.5):
+    model = build(MODELS["rope"])
+    model.rope = RotaryEmbedding(8, feat_shape=GRID)
+    with (
+        pytest.raises(ValueError, match="a RotaryEmbedding cannot"),
+        scale_kind(model, "rotary", 1),
+    ):
         pass
+
+
+def test_every_kind_of_position_is_found(model, request):
+    name = request.node.callspec.params["model"]
+    assert position_kinds(model) == tuple(k for k, names in KINDS.items() if name in names)
+
+
+@torch.inference_mode()
+def test_a_factor_of_1_changes_no_bit_and_without_positions_order_means_nothing(model, images):
+    """The self-test of a family: at 0 the tokens are a set, and everything comes back."""
+    before, kinds = model(images), position_kinds(model)
+    order = torch.tensor([1, 2, 0, 4, 5, 3])
+    with ExitStack() as scaled:
+        for kind in kinds:
+            scaled.enter_context(scale_kind(model, kind, 1.0))
+        assert torch.equal(model(images), before)
+    with ExitStack() as scaled:
+        for kind in kinds:
+            scaled.enter_context(scale_kind(model, kind, 0.0))
+        still = model(images)
+        scaled.enter_context(permute_tokens(model, order))
+        assert torch.allclose(model(images), still, rtol=0, atol=1e-9)
+    assert torch.equal(model(images), before)
+    if kinds:  # each kind matters, or the test above would prove nothing
+        assert not torch.allclose(still, before, rtol=0, atol=1e-3)
+        with permute_tokens(model, order):
+            assert not torch.allclose(model(images), before, rtol=0, atol=1e-3)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", KINDS["bias"])
+def test_a_scaled_bias_is_half_the_bias_and_nests(name, images):
+    model = build(MODELS[name])
+    (where, *_) = [m for m in model.modules() if hasattr(m, "get_bias")
+                   or getattr(m, "relative_position_bias_table", None) is not None]  # fmt: skip
+    bias = {"RelPosBias": "get_bias", "RelPosMlp": "get_bias", "Attention": "_get_rel_pos_bias",
+            "RelativePositionBias": "forward"}[type(where).__name__]  # fmt: skip
+    whole = getattr(where, bias)().clone()
+    with scale_position_bias(model, 0.5):
+        assert torch.allclose(getattr(where, bias)(), whole / 2)
+        with scale_position_bias(model, 0.5):
+            assert torch.allclose(getattr(where, bias)(), whole / 4)
+        assert torch.allclose(getattr(where, bias)(), whole / 2)
+    assert torch.equal(getattr(where, bias)(), whole)
+    assert "get_bias" not in vars(where)
+    with pytest.raises(RuntimeError, match="body"), scale_position_bias(model, 0.5):
+        raise RuntimeError("body")
+    assert torch.equal(getattr(where, bias)(), whole)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["mixed", "dinov3", "dinov3_dynamic"])
+def test_other_ropes_turn_by_scaled_angles(name):
+    model = build(MODELS[name])
+    sines, cosines = model.rope.get_embed(GRID).double().chunk(2, dim=-1)
+    with scale_rotary_angles(model, 0.5):
+        half_sines, half_cosines = model.rope.get_embed(GRID).double().chunk(2, dim=-1)
+    assert torch.allclose(2 * half_sines * half_cosines, sines, atol=1e-5)  # sin of twice the angle
+    assert torch.allclose(2 * half_cosines**2 - 1, cosines, atol=1e-5)
+    assert (sines - half_sines).abs().max() > 0.1
