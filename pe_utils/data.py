@@ -149,9 +149,9 @@ def _root(data_root: str | Path | None) -> Path:
     return ROOT / Path(data_root or os.environ.get("PE_DATA") or home() / "data").expanduser()
 
 
-def normalise(images: Tensor) -> Tensor:
-    """uint8 (batch, 3, height, width) to float32 with the published mean and deviation."""
-    mean, std = (torch.tensor(v, device=images.device).view(1, 3, 1, 1) for v in (MEAN, STD))
+def normalise(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
+    """uint8 (batch, 3, height, width) to float32 with (by default) the published constants."""
+    mean, std = (torch.tensor(v, device=images.device).view(1, 3, 1, 1) for v in (mean, std))
     return (images.float() / 255 - mean) / std
 
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pe_utils.capture import attention_maps, token_similarity
-from pe_utils.data import Split, normalise
+from pe_utils.data import MEAN, STD, Split, normalise
+from pe_utils.families import grid_of
 from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import (
     attention_entropy,
@@ -34,9 +36,9 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     if not len(images) or len(images) != len(labels):
         raise ValueError(f"{len(images)} images with {len(labels)} labels")
     _check_eval(model)
-    device, right = next(model.parameters()).device, 0
+    right = 0
     for batch, truth in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-        logits = model(normalise(batch.to(device)))
+        logits = model(prepared(batch, model))
         right += int((logits.argmax(dim=1).cpu() == truth).sum())
     return right / len(images)
 
@@ -71,14 +73,15 @@ def ssdc_by_depth(model: nn.Module, images: Tensor, depths: int | None = None) -
     if not len(images):
         raise ValueError("ssdc_by_depth needs at least one image")
     _check_eval(model)
-    device = next(model.parameters()).device
     last = (len(model.blocks) if depths is None else depths) - 1
+    run = model
+    if hasattr(model, "forward_intermediates"):  # ends at the last block asked for
+        run = partial(model.forward_intermediates, indices=[last], stop_early=True,
+                      intermediates_only=True)  # fmt: skip
     with token_similarity(model, depths=depths) as similarity:
         for batch in images.split(BATCH):
-            model.forward_intermediates(
-                normalise(batch.to(device)), [last], stop_early=True, intermediates_only=True
-            )
-    grid = model.patch_embed.grid_size
+            run(prepared(batch, model))
+    grid = grid_of(model, images.shape[-2:])
     return pd.DataFrame(
         [(site, depth, ssdc(matrix, grid))
          for site, by_depth in similarity.mean().items() for depth, matrix in enumerate(by_depth)],
@@ -156,11 +159,11 @@ def ssdc_variants(model: nn.Module, images: Tensor) -> pd.DataFrame:
     Raises: ValueError: as `ssdc_by_depth`.
     """
     _check_eval(model)
-    device, grid, rows = next(model.parameters()).device, model.patch_embed.grid_size, []
+    grid, rows = grid_of(model, images.shape[-2:]), []
     for name in ("cosine", "centred"):
         with token_similarity(model, ["attn_input"], centred=name == "centred") as similarity:
             for batch in images.split(BATCH):
-                model(normalise(batch.to(device)))
+                model(prepared(batch, model))
         for depth, matrix in enumerate(similarity.mean()["attn_input"]):
             rows += [(name, norm, depth, ssdc(matrix, grid, norm)) for norm in ("l1", "l2")]
     return pd.DataFrame(rows, columns=["similarity", "norm", "depth", "ssdc"])
@@ -179,7 +182,7 @@ def attention_by_head(model: nn.Module, images: Tensor) -> pd.DataFrame:
     if not len(images):
         raise ValueError("attention_by_head needs at least one image")
     _check_eval(model)
-    grid, sums = model.patch_embed.grid_size, defaultdict(float)
+    grid, sums = grid_of(model, images.shape[-2:]), defaultdict(float)
 
     def add(depth: int, maps: Tensor) -> None:
         maps = maps.cpu().numpy()
@@ -187,14 +190,23 @@ def attention_by_head(model: nn.Module, images: Tensor) -> pd.DataFrame:
                  attention_entropy(maps), self_attention_share(maps))  # fmt: skip
         sums[depth] += np.stack(found, axis=-1).sum(axis=0)  # (heads, 4)
 
-    device = next(model.parameters()).device
     with attention_maps(model, add):
         for batch in images.split(BATCH):
-            model(normalise(batch.to(device)))
+            model(prepared(batch, model))
     rows = [(depth, head, *values / len(images))
             for depth, by_head in sums.items() for head, values in enumerate(by_head)]  # fmt: skip
     columns = ["depth", "head", "mad", "mad_without_query", "entropy", "self_share"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def prepared(images: Tensor, model: nn.Module) -> Tensor:
+    """uint8 images as the model takes them: its device, its precision, its own normalisation.
+
+    timm's mean and deviation where the model has a `pretrained_cfg`, else the published ones.
+    """
+    weight, config = next(model.parameters()), getattr(model, "pretrained_cfg", None) or {}
+    mean, std = config.get("mean", MEAN), config.get("std", STD)
+    return normalise(images.to(weight.device), mean, std).to(weight.dtype)
 
 
 def _check_eval(model: nn.Module) -> None:

@@ -42,20 +42,26 @@ def check_family(model: nn.Module) -> None:
 
     Raises: ValueError: names the model and the reason.
     """
-    kind, home = type(model).__name__, type(model).__module__.rpartition(".")[2]
+    kind = type(model).__name__
     if not isinstance(model, (*FAMILIES, *accepted)):
-        why = REASONS.get(home)
+        why = known_reason(model)
         if why is None:
             names = ", ".join(family.__name__ for family in FAMILIES)
             why = f"not a plain timm {names}; if it is like one, try pe_utils.probe.verify(model)"
         raise ValueError(f"{kind} is not supported: {why}")
     if isinstance(model, NaFlexVit):
         return
-    if not isinstance(getattr(model, "patch_embed", None), PatchEmbed):
+    embed = getattr(model, "patch_embed", None)
+    if not isinstance(embed, PatchEmbed):
         raise ValueError(
-            f"{kind} is not supported: it has a {type(model.patch_embed).__name__}, not a plain "
-            f"PatchEmbed, so its tokens share pixels"
+            f"{kind} is not supported: its patch_embed is a {type(embed).__name__}, not a plain "
+            f"PatchEmbed, so its tokens may share pixels"
         )
+
+
+def known_reason(model: nn.Module) -> str | None:
+    """Why timm models of this kind cannot be taken apart; None of a kind that is not known."""
+    return REASONS.get(type(model).__module__.rpartition(".")[2])
 
 
 def patch_tokens(model: nn.Module) -> nn.Module:

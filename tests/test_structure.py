@@ -15,7 +15,7 @@ MODULES = sorted((ROOT / "pe_utils").glob("*.py"))
 PAGES = sorted((ROOT / "book").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 LEVEL = {
-    "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "families": 0,
+    "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "families": 0, "checkpoints": 0,
     "interventions": 1, "capture": 1, "corruptions": 0, "plots": 1, "criteria": 1,
     "data": 1, "models": 1, "results": 1,
     "evaluate": 2, "train": 3, "claims": 4, "probe": 4, "notebook": 4, "chapters": 4,
