@@ -20,7 +20,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for accuracy; None: the preset's number
 # published first; jpeg_q<quality>, blur_s<sigma>[_k<kernel>], blur_scaled, jpeg_v<%>, blur_v<%>
@@ -159,7 +159,9 @@ glue("published_order_accuracy", " > ".join(best), display=False)
 # %% tags=["hide-cell"]
 glue("variance_jpeg_q5", float(changed.get("jpeg_q5", math.nan)), display=False)
 glue("order_accuracy", " > ".join(table["clean accuracy"].sort_values().index[::-1]), display=False)
-glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)
+training = results.read("training", configs)
+glue("minutes", float(training["minutes"].max()), display=False)
+glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 

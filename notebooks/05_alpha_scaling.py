@@ -19,7 +19,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for ΔSSDC; None: the preset's number
 n_accuracy: int | None = None  # test images for accuracy; None: the preset's number
@@ -205,7 +205,11 @@ glue("published_low", float(published["alpha"].min()), display=False)
 glue("published_high", float(published["alpha"].max()), display=False)
 glue("low", float(ends["low"]), display=False)
 glue("high", float(ends["high"]), display=False)
-glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)
+
+# %% tags=["hide-cell"]
+training = results.read("training", configs)
+glue("minutes", float(training["minutes"].max()), display=False)
+glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 

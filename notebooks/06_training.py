@@ -13,7 +13,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 pilot_epochs: int | None = None  # length of the shorter pilot runs; None: a third of the preset's
 
@@ -101,6 +101,7 @@ glue("gain_least", 100 * float(gains.min()), display=False)
 glue("short", pilot_epochs, display=False)
 glue("long", longer[0].epochs, display=False)
 glue("minutes", float(log["minutes"].max()), display=False)
+glue("hours", float(log.groupby("run")["minutes"].max().sum() / 60), display=False)
 glue("parameters", sum(p.numel() for p in model.parameters()), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)

@@ -10,7 +10,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 500  # test images for SSDC, at most; all of a smaller set
 n_orders: int = 16  # random orders that SSDC under RPI is averaged over (elsewhere 64)
@@ -140,7 +140,9 @@ for similarity in ("cosine", "centred"):
 eight = null_spread((8, 8), 300)
 glue("orders_8", math.ceil((eight / 0.01) ** 2), display=False)
 glue("spread_8", eight, display=False)
-glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)
+training = results.read("training", configs)
+glue("minutes", float(training["minutes"].max()), display=False)
+glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 

@@ -10,7 +10,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 200  # test images for SSDC, at most; all of a smaller set
 n_accuracy: int = 2000  # test images for accuracy, at most; all of a smaller set
@@ -116,7 +116,9 @@ for name, fragilities in (("final", means["fragility"]), ("matched", equal["frag
     gap = fragilities[["ablated", "rpt"]].mean() - fragilities[["ape", "spe", "rope"]].mean()
     glue(f"gap_{name}", float(gap), display=False)
 glue("level", float(level), display=False)
-glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)
+training = results.read("training", configs)
+glue("minutes", float(training["minutes"].max()), display=False)
+glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 

@@ -13,7 +13,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 200  # test images for SSDC, at most; all of a smaller set
 n_accuracy: int = 2000  # test images for accuracy, at most; all of a smaller set
@@ -108,7 +108,11 @@ for condition in conditions:
 table = 1 / math.sqrt(patches * (patches - 1) / 2)  # chance likeness of the rows of a random table
 null = math.hypot(table, null_spread(configs[0].grid) / math.sqrt(n_orders))
 glue("null", 2 * null / math.sqrt(len(seeds)), display=False)
-glue("minutes", float(results.read("training", configs)["minutes"].max()), display=False)
+
+# %% tags=["hide-cell"]
+training = results.read("training", configs)
+glue("minutes", float(training["minutes"].max()), display=False)
+glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 
