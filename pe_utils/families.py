@@ -9,7 +9,7 @@ from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 from torch import nn
 
 FAMILIES = (VisionTransformer, VisionTransformerRelPos, Eva, Beit, NaFlexVit)
-accepted: set[type] = set()  # further classes that passed `probe.verify` in this process
+accepted: set[type] = set()  # further classes that passed `selftest.verify` in this process
 REASONS = {  # timm module to what stands in the way
     "cait": "its class token joins only after the patch blocks, whose attention mixes heads",
     "coat": "convolutional positions and several scales",
@@ -47,7 +47,9 @@ def check_family(model: nn.Module) -> None:
         why = known_reason(model)
         if why is None:
             names = ", ".join(family.__name__ for family in FAMILIES)
-            why = f"not a plain timm {names}; if it is like one, try pe_utils.probe.verify(model)"
+            why = (
+                f"not a plain timm {names}; if it is like one, try pe_utils.selftest.verify(model)"
+            )
         raise ValueError(f"{kind} is not supported: {why}")
     if isinstance(model, NaFlexVit):
         return

@@ -39,6 +39,7 @@ COLOURS |= {  # protocols: cold colours without CutMix, warm ones with it
 MARKERS |= {"baseline": "o", "+aa": "s", "+ls": "D", "-cutmix": "^", "+cutmix": "o", "-ls": "s",
             "-aa": "D", "modern": "^", "+cutout": "P", "+mixup": "X"}  # fmt: skip
 PRESET_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499")
+MODEL_COLOURS = (*PRESET_COLOURS, "#222222", "#e69f00", "#56b4e9")
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e6e6e6"}
 
 
@@ -261,33 +262,37 @@ def along_training(rows: pd.DataFrame, quantities: dict[str, str], by: str = "co
     return figure
 
 
-def mad_entropy_plane(rows: pd.DataFrame, protocols: Sequence[str], uniform: float) -> Figure:
-    """Every head at its mean attention distance and entropy: a panel per protocol.
+def mad_entropy_plane(
+    rows: pd.DataFrame, uniform: dict[str, float], by: str = "protocol"
+) -> Figure:
+    """Every head at its mean attention distance and entropy: a panel per protocol (or model).
 
     Colour is depth; the cross is uniform attention.
 
     Args:
-        rows: columns protocol, seed, depth, head, mad, entropy; a marker per seed.
-        uniform: distance of uniform attention on the grid.
+        rows: columns protocol (or `by`), seed, depth, head, mad, entropy; a marker per seed.
+        uniform: protocol (or model) to the distance of uniform attention on its grid, in order.
     """
     depths = rows["depth"].max()
     with sns.axes_style("whitegrid", STYLE):
-        figure, axes = plt.subplots(1, len(protocols), figsize=(1 + 3.3 * len(protocols), 3.6),
+        figure, axes = plt.subplots(1, len(uniform), figsize=(1 + 3.3 * len(uniform), 3.6),
                                     sharex=True, sharey=True, squeeze=False,
                                     layout="constrained")  # fmt: skip
-    for axis, protocol in zip(axes[0], protocols, strict=True):
-        own = _of(rows, protocol=protocol)
+    for axis, (name, distance) in zip(axes[0], uniform.items(), strict=True):
+        own = _of(rows, **{by: name})
         for i, (_, heads) in enumerate(own.groupby("seed")):
             points = axis.scatter(heads["mad"], heads["entropy"], c=heads["depth"], cmap="viridis",
                                   vmin=0, vmax=depths, marker="o^sD"[i % 4], s=28, lw=0.4,
                                   edgecolor="#222222", zorder=2 + i)  # fmt: skip
-        axis.plot(uniform, 1, "x", color="#d55e00", ms=8, mew=2)
-        axis.set_title(protocol, fontweight="bold", fontsize=10)
+        axis.plot(distance, 1, "x", color="#d55e00", ms=8, mew=2)
+        axis.set_title(name, fontweight="bold", fontsize=10)
         axis.set_xlabel("mean attention distance (of the diagonal)")
     axes[0, 0].set_ylabel("normalised entropy")
-    axes[0, 0].set_xlim(left=0)
+    axes[0, 0].set_xlim(0, max(0.5, rows["mad"].max() + 0.02))
     axes[0, 0].set_ylim(0, 1.05)
-    figure.colorbar(points, ax=axes, label="depth", ticks=range(depths + 1), fraction=0.03)
+    figure.colorbar(
+        points, ax=axes, label="depth", ticks=range(0, depths + 1, 1 + depths // 8), fraction=0.03
+    )
     plt.close(figure)
     return figure
 
@@ -360,6 +365,55 @@ def attention_over_images(images: Tensor, maps: dict[str, np.ndarray], query: in
             axis.set_xticks([])
             axis.set_yticks([])
         row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+    plt.close(figure)
+    return figure
+
+
+def probe_curves(ssdc: pd.DataFrame, null: dict[str, float]) -> Figure:
+    """SSDC against relative depth, clean and under RPI, a line per model.
+
+    Args:
+        ssdc: columns model, intervention, depth, ssdc; one site.
+        null: model to the spread that the mean of its orders has by chance; +-2 of the widest.
+    """
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), sharey=True, layout="constrained")
+    for axis, intervention in zip(axes, ("none", "rpi"), strict=True):
+        for i, model in enumerate(null):
+            own = _of(ssdc, model=model, intervention=intervention)
+            colour, marker = _model_look(model, i)
+            axis.plot(own["depth"] / max(1, own["depth"].max()), own["ssdc"], label=model,
+                      color=colour, marker=marker, ms=4)  # fmt: skip
+        axis.set_xlabel("relative depth")
+        axis.set_title("clean" if intervention == "none" else "RPI", fontsize=10)
+    widest = 2 * max(null.values())
+    axes[1].axhspan(-widest, widest, color="#bbbbbb", alpha=0.35, lw=0)
+    axes[0].set_ylabel("SSDC (attn_input)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False,
+                  ncols=min(3, len(null)))  # fmt: skip
+    plt.close(figure)
+    return figure
+
+
+def scaling_curves(scaling: pd.DataFrame) -> Figure:
+    """Delta SSDC and recovery against the factor on each kind of position, a line per model.
+
+    Args: scaling: columns model, kind (`table`, `rotary`, `bias`), factor, delta_ssdc, recovery.
+    """
+    lines, models = {"table": "-", "rotary": "--", "bias": ":"}, scaling["model"].unique()
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), layout="constrained")
+    for axis, column in zip(axes, ("delta_ssdc", "recovery"), strict=True):
+        for i, model in enumerate(models):
+            colour, marker = _model_look(model, i)
+            for kind, own in _of(scaling, model=model).groupby("kind"):
+                axis.plot(own["factor"], own[column], lines[kind], marker=marker, ms=4,
+                          color=colour, label=f"{model}: {kind}")  # fmt: skip
+        axis.set_xlabel("factor on the positions")
+    axes[0].set_ylabel("ΔSSDC under RPI (attn_input)")
+    axes[1].set_ylabel("SSDC under RPI, mean over depth ≥ 1")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False,
+                  ncols=2)  # fmt: skip
     plt.close(figure)
     return figure
 
@@ -448,6 +502,12 @@ def _of(rows: pd.DataFrame, **values: str) -> pd.DataFrame:
     for column, value in values.items():
         rows = rows[rows[column] == value]
     return rows
+
+
+def _model_look(model: str, i: int) -> tuple[str, str]:
+    """Colour and marker of the i-th model; a condition of this book keeps its own."""
+    own = MODEL_COLOURS[i % len(MODEL_COLOURS)], "osD^vPX"[i % 7]
+    return (COLOURS[model], MARKERS[model]) if model in COLOURS else own
 
 
 def _condition_legend(

@@ -3,7 +3,9 @@
 `python -m pe_utils.probe vit_small_patch16_224 --pretrained --images DIR --out DIR`
 """
 
-from contextlib import ExitStack
+import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,32 +14,43 @@ import timm
 import torch
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import HfHubHTTPError
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
-from timm.data import create_transform, resolve_model_data_config
+from timm.data import create_transform
 from timm.models import load_checkpoint
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pe_utils.capture import attention_maps, token_similarity
+from pe_utils import plots
+from pe_utils.checkpoints import load_published
 from pe_utils.config import DATASETS
 from pe_utils.corruptions import corrupt
-from pe_utils.data import MEAN, STD, SUFFIXES, load
+from pe_utils.data import SUFFIXES, load
 from pe_utils.evaluate import accuracy, attention_by_head, ssdc_by_depth, ssdc_under_rpi
-from pe_utils.families import FAMILIES, accepted, check_family, grid_of, known_reason
-from pe_utils.interventions import permute_tokens, position_kinds, scale_kind
-from pe_utils.metrics import delta_ssdc, fragility
+from pe_utils.families import grid_of
+from pe_utils.interventions import position_kinds, scale_kind
+from pe_utils.metrics import (
+    delta_ssdc,
+    fragility,
+    mean_attention_distance,
+    null_spread,
+    random_orders,
+)
+from pe_utils.results import write_atomically
+from pe_utils.selftest import preprocessing, verify
 
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CORRUPTIONS = ("jpeg_q5", "blur_s2.5_k5")
 
 
 def open_model(name: str, pretrained: bool = False, checkpoint: str | Path | None = None,
-               seed: int = 0) -> nn.Module:  # fmt: skip
-    """A timm model in eval mode, with random (by default), pretrained or local weights.
+               seed: int = 0) -> tuple[nn.Module, str]:  # fmt: skip
+    """A model in eval mode, and in words which weights it has: random, unless asked for others.
 
     Args:
-        name: as `timm.create_model` takes it.
+        name: as `timm.create_model` takes it, or `mannes2026` for a checkpoint of
+            arXiv:2606.00124 (`checkpoints.load_published`).
         pretrained: fetch timm's weights from the Hugging Face hub, or its cache.
         checkpoint: a local safetensors or torch file, read without executing code.
         seed: of the random weights.
@@ -48,6 +61,10 @@ def open_model(name: str, pretrained: bool = False, checkpoint: str | Path | Non
     """
     if pretrained and checkpoint is not None:
         raise ValueError("give pretrained or a checkpoint, not both")
+    if name == "mannes2026":
+        if checkpoint is None:
+            raise ValueError("mannes2026 needs a checkpoint, such as APE1_imagenet_100_60")
+        return load_published(Path(checkpoint)), f"weights of {Path(checkpoint).name}"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -61,9 +78,13 @@ def open_model(name: str, pretrained: bool = False, checkpoint: str | Path | Non
             ) from error
         except RuntimeError as error:
             raise ValueError(f"timm cannot make {name!r}: {error}") from error
+    weights = f"random weights (seed {seed})"
+    if pretrained:
+        weights = f"pretrained weights ({model.pretrained_cfg.get('tag') or 'default'})"
     if checkpoint is not None:
         _load(model, Path(checkpoint))
-    return model.eval()
+        weights = f"weights of {Path(checkpoint).name}"
+    return model.eval(), weights
 
 
 def _load(model: nn.Module, path: Path) -> None:
@@ -73,74 +94,6 @@ def _load(model: nn.Module, path: Path) -> None:
         load_checkpoint(model, str(path), weights_only=True)
     except Exception as error:  # what torch and safetensors raise on other files has no common base
         raise ValueError(f"{path} does not fit {type(model).__name__}: {error}") from error
-
-
-def preprocessing(model: nn.Module) -> dict:
-    """The model's own, as timm resolves it; without one, images are squashed to its size."""
-    if getattr(model, "pretrained_cfg", None):
-        return resolve_model_data_config(model)
-    size = (3, *model.patch_embed.img_size)
-    return {"input_size": size, "mean": MEAN, "std": STD, "crop_pct": 1.0, "crop_mode": "squash"}
-
-
-def verify(model: nn.Module) -> None:
-    """Test that the model's tokens can be followed; a class that passes is accepted from then on.
-
-    Permuting tokens must equal permuting the image's patches; with all positions at 0 the order of
-    the tokens must not matter; capturing must not change a bit. Weights come back as they were.
-
-    Raises: ValueError: a test fails, or the model lacks what the tests need.
-    """
-    own = None if isinstance(model, (*FAMILIES, *accepted)) else type(model)
-    if own is not None and not known_reason(model):
-        accepted.add(own)
-    try:
-        check_family(model)
-        _self_test(model)
-    except (AttributeError, ValueError) as error:
-        accepted.discard(own)
-        raise ValueError(f"{type(model).__name__} cannot be probed: {error}") from error
-
-
-@torch.inference_mode()
-def _self_test(model: nn.Module) -> None:
-    if model.training:
-        raise ValueError("the model is in training mode; call eval()")
-    size = preprocessing(model)["input_size"][1:]
-    rows, columns = grid_of(model, size)
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(rows * columns, generator=generator)
-    weight = next(model.parameters())
-    images = torch.randn(2, 3, *size, generator=generator).to(weight)
-    plain = model(images)
-    room = 1e-4 if weight.dtype == torch.float32 else 0.1  # of the outputs' own spread
-
-    def differ(a: Tensor, b: Tensor) -> bool:
-        return bool((a - b).abs().max() > room * b.std().clamp(min=1e-6))
-
-    with permute_tokens(model, order):
-        permuted = model(images)
-    if differ(permuted, model(_permute_patches(images, order, (rows, columns)))):
-        raise ValueError("permuting its tokens is not the same as permuting the image's patches")
-    with ExitStack() as scaled:
-        for kind in position_kinds(model):
-            scaled.enter_context(scale_kind(model, kind, 0.0))
-        still = model(images)
-        scaled.enter_context(permute_tokens(model, order))
-        if differ(model(images), still):
-            raise ValueError("with all positions found at 0, the order of tokens still matters")
-    with token_similarity(model), attention_maps(model, lambda _depth, _maps: None):
-        heard = model(images)
-    if not torch.equal(heard, plain) or not torch.equal(model(images), plain):
-        raise ValueError("measuring it changes its output")
-
-
-def _permute_patches(images: Tensor, order: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Patch i of the result is patch order[i] of the images."""
-    tall, wide = images.shape[2] // grid[0], images.shape[3] // grid[1]
-    patches = images.unflatten(2, (grid[0], tall)).unflatten(4, (grid[1], wide))
-    flat = patches.permute(2, 4, 0, 1, 3, 5).flatten(0, 1)[order]
-    return flat.unflatten(0, grid).permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3)
 
 
 def read_images(source: str, model: nn.Module, n: int) -> tuple[Tensor, Tensor | None, str]:
@@ -237,3 +190,89 @@ def _fragility(model: nn.Module, images: Tensor, labels: Tensor | None) -> pd.Da
             shifted = accuracy(model, corrupt(images, name), labels)
             rows.append((name, clean, shifted, fragility(clean, shifted)))
     return pd.DataFrame(rows, columns=columns)
+
+
+def figures(tables: dict[str, pd.DataFrame], orders: int) -> dict[str, Figure]:
+    """Name to figure, of the tables of one or several models (column model, and grid of ssdc)."""
+    at_input = tables["ssdc"][tables["ssdc"]["site"] == "attn_input"]
+    grids = {model: tuple(map(int, own["grid"].iloc[0].split(" x ")))
+             for model, own in at_input.groupby("model", sort=False)}  # fmt: skip
+    null = {model: null_spread(grid) / orders**0.5 for model, grid in grids.items()}
+    uniform = {}
+    for model, grid in grids.items():
+        patches = grid[0] * grid[1]
+        uniform[model] = float(
+            mean_attention_distance(np.full((patches, patches), 1 / patches), grid)
+        )
+    heads = tables["attention"].assign(seed=0)
+    found = {"ssdc": plots.probe_curves(at_input, null),
+             "attention": plots.mad_entropy_plane(heads, uniform, by="model")}  # fmt: skip
+    if len(tables["scaling"]):
+        found["scaling"] = plots.scaling_curves(tables["scaling"])
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m pe_utils.probe",
+        description="Measure spatial structure, attention and fragility of timm models.",
+    )
+    parser.add_argument("models", nargs="+", metavar="MODEL",
+                        help="timm's names, or mannes2026 with its checkpoint")  # fmt: skip
+    parser.add_argument("--pretrained", action="store_true", help="timm's weights, else random")
+    parser.add_argument("--checkpoint", help="a local safetensors or torch file, for one model")
+    parser.add_argument("--images", default="photos", help="a folder or data set; default: photos")
+    parser.add_argument("--n-images", type=int, default=32)
+    parser.add_argument("--orders", type=int, default=16, help="random orders for RPI")
+    parser.add_argument("--order-seed", type=int, default=0)
+    parser.add_argument("--out", required=True, type=Path, help="folder for tables and figures")
+    options = parser.parse_args(arguments)
+    if options.checkpoint and len(options.models) > 1:
+        parser.error("--checkpoint takes one model")
+    found, failed = [], False
+    for name in tqdm(options.models, "models", disable=None):
+        try:
+            model, weights = open_model(name, options.pretrained, options.checkpoint)
+            images, labels, what = read_images(options.images, model, options.n_images)
+            found.append(measured(model, name, weights, images, labels, options.orders,
+                                  options.order_seed))  # fmt: skip
+            print(f"{name}: {weights}; {what}")
+        except ValueError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed = True
+    if found:
+        _write(joined(found), options.out, options.orders)
+    return int(failed)
+
+
+def measured(model: nn.Module, name: str, weights: str, images: Tensor, labels: Tensor | None,
+             n_orders: int, order_seed: int = 0) -> dict[str, pd.DataFrame]:  # fmt: skip
+    """`probe`'s tables with the columns model, weights and grid in front."""
+    rows, columns = grid_of(model, images.shape[-2:])
+    tables = probe(model, images, labels, random_orders(rows * columns, n_orders, order_seed))
+    for table in tables.values():
+        for place, (column, value) in enumerate(
+            (("model", name), ("weights", weights), ("grid", f"{rows} x {columns}"))
+        ):
+            table.insert(place, column, value)
+    return tables
+
+
+def joined(found: Sequence[dict[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """The tables of several models, one below the other."""
+    return {name: pd.concat([tables[name] for tables in found], ignore_index=True)
+            for name in found[0]}  # fmt: skip
+
+
+def _write(tables: dict[str, pd.DataFrame], out: Path, orders: int) -> None:
+    for name, table in tables.items():
+        write_atomically(out / f"{name}.csv", lambda p, t=table: t.to_csv(p, index=False))
+    for name, figure in figures(tables, orders).items():
+        write_atomically(
+            out / f"{name}.png", lambda p, f=figure: f.savefig(p, format="png", dpi=150)
+        )
+    print(f"written to {out}: {', '.join(f'{name}.csv' for name in tables)} and their figures")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from pe_utils.checkpoints import load_published
 from pe_utils.interventions import permute_tokens
-from pe_utils.probe import verify
+from pe_utils.selftest import verify
 
 DIM, HEADS, DEPTH, PATCH, SIDE, CLASSES = 64, 8, 2, 4, 3, 5
 IMAGES = torch.randn(2, 3, SIDE * PATCH, SIDE * PATCH, generator=torch.Generator().manual_seed(1))

@@ -173,7 +173,7 @@ def heads(protocols=("baseline", "modern"), seeds=2):
 
 def test_every_head_of_every_run_stands_in_the_plane():
     rows = heads()
-    figure = plots.mad_entropy_plane(rows, ["baseline", "modern"], 0.42)
+    figure = plots.mad_entropy_plane(rows, {"baseline": 0.42, "modern": 0.42})
     for axis, protocol in zip(figure.axes, ("baseline", "modern"), strict=False):
         points = np.concatenate([np.asarray(c.get_offsets()) for c in axis.collections])
         wanted = rows.loc[rows["protocol"] == protocol, ["mad", "entropy"]].to_numpy()
@@ -225,3 +225,24 @@ def test_attention_lies_under_its_outlined_query():
     for axis in figure.axes:
         (outline,) = axis.patches
         assert (outline.get_xy(), outline.get_width(), outline.get_height()) == ((16, 8), 8, 8)
+
+
+def test_models_are_drawn_with_the_look_of_their_condition_or_one_of_their_own():
+    rows = pd.DataFrame(
+        [(m, i, d, 0.1 * d) for m in ("ape", "mine") for i in ("none", "rpi") for d in (0, 1, 2)],
+        columns=["model", "intervention", "depth", "ssdc"],
+    )
+    figure = plots.probe_curves(rows, {"ape": 0.01, "mine": 0.02})
+    for axis in figure.axes:
+        assert [line.get_color() for line in axis.lines] == [plots.COLOURS["ape"], "#d55e00"]
+        assert axis.lines[1].get_xydata().tolist() == pytest.approx(
+            np.array([[0, 0], [0.5, 0.1], [1, 0.2]])
+        )
+    band = figure.axes[1].patches[0]
+    assert (band.get_y(), band.get_height()) == pytest.approx((-0.04, 0.08))
+    scaling = pd.DataFrame({"model": "mine", "kind": ["table", "table", "bias", "bias"],
+                            "factor": [0.0, 1.0] * 2, "delta_ssdc": [0, 1, 2, 3],
+                            "recovery": [4, 5, 6, 7]})  # fmt: skip
+    axes = plots.scaling_curves(scaling).axes
+    found = {line.get_label(): line.get_ydata().tolist() for line in axes[1].lines}
+    assert found == {"mine: table": [4, 5], "mine: bias": [6, 7]}

@@ -18,7 +18,7 @@ LEVEL = {
     "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "families": 0, "checkpoints": 0,
     "interventions": 1, "capture": 1, "corruptions": 0, "plots": 1, "criteria": 1,
     "data": 1, "models": 1, "results": 1,
-    "evaluate": 2, "train": 3, "claims": 4, "probe": 4, "notebook": 4, "chapters": 4,
+    "evaluate": 2, "train": 3, "claims": 4, "selftest": 2, "probe": 4, "notebook": 4, "chapters": 4,
     "remeasure": 4, "cards": 2, "encodings": 0, "criteria_locality": 1, "protocols": 2,
 }  # fmt: skip
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -1,0 +1,157 @@
+"""Which timm models this code can take apart, found out by running them."""
+
+from contextlib import ExitStack
+
+import pandas as pd
+import timm
+import torch
+from timm.data import resolve_model_data_config
+from torch import Tensor, nn
+
+from pe_utils.capture import attention_maps, token_similarity
+from pe_utils.data import MEAN, STD
+from pe_utils.families import FAMILIES, accepted, check_family, grid_of, known_reason
+from pe_utils.interventions import permute_tokens, position_kinds, scale_kind
+
+SMALL = dict(embed_dim=48, depth=2, num_heads=2)
+SAMPLES = {  # family to (one of timm's names, arguments that make it small)
+    "ViT": "vit_small_patch16_224",
+    "ViT without class token": "vit_medium_patch16_gap_256",
+    "ViT with registers": "vit_medium_patch16_reg4_gap_256",
+    "ViT with attention pooling": "vit_so150m_patch16_reg4_map_256",
+    "CLIP": "vit_base_patch16_clip_224",
+    "SigLIP": "vit_base_patch16_siglip_224",
+    "AIMv2": "aimv2_large_patch14_224",
+    "BEiT-3": "beit3_base_patch16_224",
+    "DeiT": "deit_small_patch16_224",
+    "DeiT, distilled": "deit_small_distilled_patch16_224",
+    "DeiT III": "deit3_small_patch16_224",
+    "FlexiViT": "flexivit_small",
+    "DINOv2": "vit_small_patch14_dinov2",
+    "DINOv2 with registers": "vit_small_patch14_reg4_dinov2",
+    "DINOv3": "vit_small_patch16_dinov3",
+    "EVA": "eva_large_patch14_196",
+    "EVA-02": "eva02_tiny_patch14_224",
+    "Perception Encoder": "vit_pe_core_tiny_patch16_384",
+    "RoPE, axial": "vit_small_patch16_rope_224",
+    "RoPE, axial, and a table": "vit_small_patch16_rope_ape_224",
+    "RoPE, mixed": "vit_small_patch16_rope_mixed_224",
+    "RoPE, mixed, and a table": "vit_small_patch16_rope_mixed_ape_224",
+    "Relative position": "vit_relpos_small_patch16_224",
+    "Relative position, class token": "vit_relpos_base_patch16_cls_224",
+    "Relative position, shared": "vit_srelpos_small_patch16_224",
+    "BEiT": "beit_base_patch16_224",
+    "BEiT v2": "beitv2_base_patch16_224",
+    "NaFlex": "naflexvit_base_patch16_gap",
+    "NaFlex, factorised": "naflexvit_base_patch16_parfac_gap",
+}
+REFUSED = (
+    "cait_xxs24_224", "convit_tiny", "crossvit_tiny_240", "hiera_tiny_224", "levit_128",
+    "mixer_s32_224", "mvitv2_tiny", "pit_ti_224", "resnet18", "samvit_base_patch16",
+    "swin_tiny_patch4_window7_224", "vit_base_patch16_xp_224", "vit_small_r26_s32_224",
+    "volo_d1_224", "xcit_nano_12_p16_224",
+)  # fmt: skip
+
+
+def preprocessing(model: nn.Module) -> dict:
+    """The model's own, as timm resolves it, at its real size; without one, images are squashed."""
+    config = {"mean": MEAN, "std": STD, "crop_pct": 1.0, "crop_mode": "squash"}
+    if getattr(model, "pretrained_cfg", None):
+        config = resolve_model_data_config(model)
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    return config if size is None else config | {"input_size": (3, *size)}
+
+
+def verify(model: nn.Module) -> None:
+    """Test that the model's tokens can be followed; a class that passes is accepted from then on.
+
+    Permuting tokens must equal permuting the image's patches; with all positions at 0 the order of
+    the tokens must not matter; capturing must not change a bit. Weights come back as they were.
+
+    Raises: ValueError: a test fails, or the model lacks what the tests need.
+    """
+    own = None if isinstance(model, (*FAMILIES, *accepted)) else type(model)
+    if own is not None and not known_reason(model):
+        accepted.add(own)
+    try:
+        check_family(model)
+        _self_test(model)
+    except (AttributeError, ValueError) as error:
+        accepted.discard(own)
+        raise ValueError(f"{type(model).__name__} cannot be probed: {error}") from error
+
+
+@torch.inference_mode()
+def _self_test(model: nn.Module) -> None:
+    if model.training:
+        raise ValueError("the model is in training mode; call eval()")
+    size = preprocessing(model)["input_size"][1:]
+    rows, columns = grid_of(model, size)
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(rows * columns, generator=generator)
+    weight = next(model.parameters())
+    images = torch.randn(2, 3, *size, generator=generator).to(weight)
+    plain = model(images)
+    room = 1e-4 if weight.dtype == torch.float32 else 0.1  # of the outputs' own spread
+
+    def differ(a: Tensor, b: Tensor) -> bool:
+        return bool((a - b).abs().max() > room * b.std().clamp(min=1e-6))
+
+    with permute_tokens(model, order):
+        permuted = model(images)
+    if differ(permuted, model(_permute_patches(images, order, (rows, columns)))):
+        raise ValueError("permuting its tokens is not the same as permuting the image's patches")
+    with ExitStack() as scaled:
+        for kind in position_kinds(model):
+            scaled.enter_context(scale_kind(model, kind, 0.0))
+        still = model(images)
+        scaled.enter_context(permute_tokens(model, order))
+        if differ(model(images), still):
+            raise ValueError("with all positions found at 0, the order of tokens still matters")
+    with token_similarity(model), attention_maps(model, lambda _depth, _maps: None):
+        heard = model(images)
+    if not torch.equal(heard, plain) or not torch.equal(model(images), plain):
+        raise ValueError("measuring it changes its output")
+
+
+def _permute_patches(images: Tensor, order: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Patch i of the result is patch order[i] of the images."""
+    tall, wide = images.shape[2] // grid[0], images.shape[3] // grid[1]
+    patches = images.unflatten(2, (grid[0], tall)).unflatten(4, (grid[1], wide))
+    flat = patches.permute(2, 4, 0, 1, 3, 5).flatten(0, 1)[order]
+    return flat.unflatten(0, grid).permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3)
+
+
+def supported() -> pd.DataFrame:
+    """The families this code can take apart, each built small and put through the self-test.
+
+    Every weight is drawn anew, larger than timm draws it, so that positions matter.
+
+    Returns: columns family, example, class, positions, prefix tokens, grid.
+    Raises: ValueError: one of them fails, which names what went wrong.
+    """
+    rows = []
+    for family, name in SAMPLES.items():
+        model = timm.create_model(name, **SMALL).eval()
+        generator = torch.Generator().manual_seed(0)
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                nn.init.normal_(weight, std=0.1, generator=generator)
+        verify(model)
+        grid = grid_of(model, preprocessing(model)["input_size"][1:])
+        rows.append((family, name, type(model).__name__, ", ".join(position_kinds(model)) or "none",
+                     model.num_prefix_tokens, f"{grid[0]} x {grid[1]}"))  # fmt: skip
+    columns = ["family", "example", "class", "positions", "prefix tokens", "grid"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def refused() -> pd.DataFrame:
+    """Models that are refused, and why: columns example, class, reason."""
+    rows = []
+    for name in REFUSED:
+        model = timm.create_model(name).eval()
+        try:
+            verify(model)
+        except ValueError as error:
+            rows.append((name, type(model).__name__, str(error).rpartition(": ")[2]))
+    return pd.DataFrame(rows, columns=["example", "class", "reason"])

@@ -1,0 +1,122 @@
+import pytest
+import timm
+import torch
+from timm.layers import PatchEmbed
+from timm.models.vision_transformer import Block
+from torch import nn
+
+from pe_utils import families
+from pe_utils.evaluate import attention_by_head, ssdc_by_depth, ssdc_under_rpi
+from pe_utils.families import check_family
+from pe_utils.interventions import permute_tokens, scale_positions
+from pe_utils.metrics import random_orders
+from pe_utils.selftest import REFUSED, SAMPLES, refused, supported, verify
+
+IMAGES = torch.randint(0, 256, (3, 3, 32, 32), generator=torch.Generator().manual_seed(0))
+IMAGES = IMAGES.to(torch.uint8)
+
+
+class Plain(nn.Module):
+    """A Vision Transformer as somebody else might write it: not one of timm's classes."""
+
+    num_prefix_tokens = 0
+
+    def __init__(self, where="front"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.where = where
+        self.patch_embed = PatchEmbed(32, 8, 3, 16)
+        self.pos_embed = nn.Parameter(torch.randn(1, 16, 16))
+        self.hidden = nn.Parameter(torch.randn(1, 16, 16))
+        self.blocks = nn.ModuleList(Block(16, 2, init_values=None) for _ in range(2))
+        self.head = nn.Linear(16, 5)
+        self.noise = False
+
+    def forward(self, images):
+        x = self.patch_embed(images)
+        if self.where == "before":  # positions that enter with the pixels
+            x = self.patch_embed(images + torch.linspace(0, 9, 32))
+        x = x + self.pos_embed
+        for block in self.blocks:
+            x = block(x)
+            if self.where == "hidden":
+                x = x + self.hidden
+        if self.where == "noisy":
+            x = x + torch.rand(())
+        return self.head(x.mean(dim=1))
+
+
+@pytest.fixture(autouse=True)
+def nobody_accepted_yet():
+    families.accepted.clear()
+    yield
+    families.accepted.clear()
+
+
+def test_a_class_never_seen_is_refused_then_verified_then_measured():
+    model = Plain().eval()
+    with pytest.raises(ValueError, match=r"Plain is not supported: .*selftest.verify\(model\)"):
+        check_family(model)
+    weights = {name: w.clone() for name, w in model.state_dict().items()}
+    verify(model)
+    assert all(torch.equal(w, weights[name]) for name, w in model.state_dict().items())
+    assert ssdc_by_depth(model, IMAGES)["depth"].max() == 1
+    assert len(ssdc_under_rpi(model, IMAGES, random_orders(16, 2, 0), depths=1)) == 3
+    assert len(attention_by_head(model, IMAGES)) == 4
+    with scale_positions(model, 0.5), permute_tokens(model, torch.arange(16)):
+        model(torch.zeros(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("hidden", "with all positions found at 0, the order of tokens still matters"),
+        ("before", "permuting its tokens is not the same as permuting the image's patches"),
+        ("noisy", "measuring it changes its output|the same as permuting"),
+    ],
+)
+def test_a_class_that_fails_stays_refused(where, message):
+    model = Plain(where).eval()
+    with pytest.raises(ValueError, match=f"Plain cannot be probed: .*({message})"):
+        verify(model)
+    assert not families.accepted
+    with pytest.raises(ValueError, match="Plain is not supported"):
+        check_family(model)
+
+
+def test_a_failed_class_does_not_lose_what_passed_before():
+    verify(Plain().eval())
+    with pytest.raises(ValueError, match="cannot be probed"):
+        verify(Plain("hidden").eval())
+    assert Plain in families.accepted
+
+
+def test_training_mode_and_a_class_without_patches_are_refused():
+    with pytest.raises(ValueError, match=r"training mode; call eval\(\)"):
+        verify(Plain().train())
+    with pytest.raises(ValueError, match="Sequential cannot be probed"):
+        verify(nn.Sequential(nn.Linear(1, 1)).eval())
+
+
+def test_the_families_listed_pass_and_the_others_say_why():
+    rows = supported()
+    assert rows["family"].tolist() == list(SAMPLES)
+    assert len(rows) >= 18
+    positions = set(", ".join(rows["positions"]).split(", "))
+    assert positions == {"table", "rotary", "bias"}
+    others = refused()
+    assert others["example"].tolist() == list(REFUSED)
+    assert len(others) >= 8
+    assert (others["reason"].str.len() > 8).all()
+    assert not others["reason"].str.contains("not a plain timm").any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_passes(dtype):
+    verify(timm.create_model("test_vit").eval().to(dtype))
+
+
+def test_an_image_that_is_not_square_passes():
+    small = dict(embed_dim=32, depth=2, num_heads=2, img_size=(32, 64))
+    model = timm.create_model("vit_tiny_patch16_224", **small).eval()
+    verify(model)
