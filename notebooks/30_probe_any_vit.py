@@ -30,7 +30,7 @@ pretrained: bool = False  # timm's weights from the Hugging Face hub; else rando
 checkpoint: str | None = None  # a local safetensors or torch file instead, for a single model
 images: str = "photos"  # a folder of images, one of our data sets, or the embedded photographs
 n_images: int = 4  # number of images, at most
-n_orders: int = 8  # random orders that SSDC under RPI is averaged over
+n_orders: int = 4  # random orders that SSDC under RPI is averaged over
 order_seed: int = 0  # seed of these orders
 
 # %%
