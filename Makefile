@@ -6,11 +6,11 @@ VENV_BOOK ?= .venv-book
 PIP = -m pip install --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test format chapters train lock clean python
+.PHONY: help book pdf test format chapters train run test-slurm lock clean python
 .DELETE_ON_ERROR:
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 book: $(VENV_BOOK)/.installed  ## build the book into book/_build/html (light: no torch)
 	rm -f book/_build/html/index.html
@@ -38,6 +38,12 @@ chapters: $(VENV)/.installed  ## execute every notebook into book/chapters; writ
 
 train: $(VENV)/.installed  ## run what PRESET (laptop) still lacks
 	$(VENV)/bin/python -m pe_utils.train --preset $(PRESET)
+
+test-slurm: $(VENV)/.installed  ## run the smoke grid on a real one-node Slurm (root; not part of test)
+	PATH="$(abspath $(VENV))/bin:$$PATH" tests/slurm.sh
+
+run: $(VENV)/.installed  ## train, measure and build what PRESET (laptop) still lacks
+	PATH="$(abspath $(VENV))/bin:$$PATH" snakemake --config preset=$(PRESET)
 
 lock: python  ## write requirements.lock from the newest versions that fit
 	rm -rf .venv-lock

@@ -176,6 +176,11 @@ PRESETS: dict[str, dict] = {
         dataset="tiny_imagenet_20", num_classes=20, image_size=(64, 64), patch_size=8,
         embed_dim=96, depth=6, num_heads=3, epochs=25,
     ),
+    # all of Tiny-ImageNet with a model twice as deep and wide: hours on one GPU for the whole grid
+    "gpu": dict(
+        dataset="tiny_imagenet", num_classes=200, image_size=(64, 64), patch_size=8,
+        embed_dim=192, depth=12, num_heads=6, epochs=60,
+    ),
     # the second paper's architecture; its data set through torchvision
     "locality": dict(
         dataset="cifar100", num_classes=100, image_size=(32, 32), patch_size=4,
@@ -193,12 +198,24 @@ PRESETS: dict[str, dict] = {
     ),
 }  # fmt: skip
 
+# the runs that a preset's evidence rests on; `own` has none, its classes are read from a folder
+FACTORIAL = tuple(p for p, parts in PROTOCOLS.items() if {*parts} <= {"aa", "cutmix", "ls"})
+GRIDS: dict[str, dict] = {
+    "smoke": dict(conditions=CONDITIONS, seeds=(0,)),
+    "laptop": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
+    "laptop_tiny": dict(conditions=CONDITIONS, seeds=(1, 2, 3)),
+    "gpu": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
+    "locality": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
+    "locality_laptop": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
+}
+
 # test images that SSDC and accuracy are measured on unless a chapter is told otherwise;
 # all of an image folder that has fewer (`data.default_images`)
 IMAGES = {
     "smoke": {"ssdc": 60, "accuracy": 240},
     "laptop": {"ssdc": 1000, "accuracy": 10000},
     "laptop_tiny": {"ssdc": 1000, "accuracy": 1000},
+    "gpu": {"ssdc": 1000, "accuracy": 10000},
     "locality": {"ssdc": 1000, "accuracy": 10000},
     "locality_laptop": {"ssdc": 1000, "accuracy": 10000},
     "own": {"ssdc": 1000, "accuracy": 10000},
@@ -217,6 +234,17 @@ def preset_config(preset: str, condition: str, seed: int, **changes: object) -> 
         raise ValueError(f"a run has no field {sorted(unknown)}")
     values = PRESETS[preset] | ({"epochs": 0} if condition == "untrained_ablated" else {})
     return replace(RunConfig(preset=preset, condition=condition, seed=seed, **values), **changes)
+
+
+def grid(preset: str) -> list[RunConfig]:
+    """The runs that a preset's evidence rests on (`GRIDS`), seeds outermost.
+
+    Raises: ValueError: a preset without a grid.
+    """
+    _one_of("preset with a grid", preset, tuple(GRIDS))
+    given = {"protocols": ("baseline",)} | GRIDS[preset]
+    return [preset_config(preset, condition, seed, protocol=protocol) for seed in given["seeds"]
+            for protocol in given["protocols"] for condition in given["conditions"]]  # fmt: skip
 
 
 def home() -> Path:

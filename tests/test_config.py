@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from pe_utils.config import CONDITIONS, PRESETS, preset_config
+from pe_utils.config import CONDITIONS, FACTORIAL, PRESETS, grid, preset_config
 
 
 def test_equal_configs_are_one_run_and_the_preset_is_only_a_label():
@@ -56,3 +56,13 @@ def test_wrong_values_are_named(condition, change, message):
 def test_an_unknown_preset_lists_the_known():
     with pytest.raises(ValueError, match=r"unknown preset 'laptp'; choose one of smoke, laptop"):
         preset_config("laptp", "ape", 0)
+
+
+def test_a_grid_holds_every_run_of_its_preset_once_seeds_outermost():
+    configs = grid("locality_laptop")
+    assert len({c.run_id for c in configs}) == len(configs) == 16
+    assert [c.seed for c in configs] == [1] * 8 + [2] * 8
+    assert {c.protocol for c in configs[:8]} == {*FACTORIAL}
+    assert [c.seed for c in grid("laptop")][::6] == [1, 2, 3, 4]  # the pilot is no evidence
+    with pytest.raises(ValueError, match="unknown preset with a grid 'own'"):
+        grid("own")

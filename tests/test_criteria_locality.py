@@ -10,8 +10,8 @@ import pytest
 from pe_utils import results
 from pe_utils.claims import locality_scoreboard, measured_locality, overall
 from pe_utils.claims import verdicts as verdicts_of
-from pe_utils.config import PILOT_SEED, PROTOCOLS
-from pe_utils.criteria_locality import FACTORIAL, LOCALITY_CLAIMS, main_effect, per_run
+from pe_utils.config import FACTORIAL, PILOT_SEED, PROTOCOLS
+from pe_utils.criteria_locality import LOCALITY_CLAIMS, main_effect, per_run
 from pe_utils.data import load
 from pe_utils.train import train
 

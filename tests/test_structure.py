@@ -15,7 +15,8 @@ MODULES = sorted((ROOT / "pe_utils").glob("*.py"))
 PAGES = sorted((ROOT / "book").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 LEVEL = {
-    "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "families": 0, "checkpoints": 0,
+    "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "families": 0, "launch": 0,
+    "checkpoints": 0,
     "interventions": 1, "capture": 1, "corruptions": 0, "plots": 1, "criteria": 1,
     "data": 1, "models": 1, "results": 1,
     "evaluate": 2, "train": 3, "claims": 4, "selftest": 2, "probe": 4, "notebook": 4, "chapters": 4,
@@ -176,8 +177,13 @@ def test_book_reads_its_settings_through_relative_links(name):
 def test_environment_has_the_pins_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    assert extras["dev"][0] == "pe_utils[book,run]"
-    pins = [*project["dependencies"], *extras["book"], *extras["run"], *extras["dev"][1:]]
+    parts = ("book", "run", "cluster")
+    assert extras["dev"][0] == f"pe_utils[{','.join(parts)}]"
+    pins = [
+        *project["dependencies"],
+        *(pin for p in parts for pin in extras[p]),
+        *extras["dev"][1:],
+    ]
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     python, pip, packages = environment["dependencies"]
     assert python == f"python{project['requires-python']}"
