@@ -18,7 +18,7 @@ stop() {
 trap stop EXIT
 
 [ ! -e /etc/slurm/slurm.conf ] || { echo "/etc/slurm/slurm.conf exists: not touching a real Slurm" >&2; exit 1; }
-host=$(hostname -s)
+host=$(hostname -s) memory=$(($(awk '/MemTotal/{print $2}' /proc/meminfo) / 1024 - 512))
 mkdir -p /etc/slurm
 cat > /etc/slurm/slurm.conf <<CONF
 ClusterName=test
@@ -40,11 +40,11 @@ AccountingStorageType=accounting_storage/none
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU_Memory
 ReturnToService=2
 MinJobAge=3600
 KillWait=5
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=$memory State=UNKNOWN
 PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE State=UP
 CONF
 
