@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from timm.layers import DiffAttention
 from torch import Tensor, nn
 
 from pe_utils.families import check_family
@@ -131,36 +132,58 @@ def attention_maps(model: nn.Module, receive: Callable[[int, Tensor], None]) -> 
     _check(model, ["block_input"])
     for depth, block in enumerate(model.blocks):
         attn = getattr(block, "attn", None)
-        if not isinstance(getattr(attn, "attn_drop", None), nn.Module):
+        known = isinstance(getattr(attn, "attn_drop", None), nn.Module)
+        if not known or not hasattr(attn, "fused_attn") or isinstance(attn, DiffAttention):
             raise ValueError(
                 f"block {depth} has a {type(attn).__name__}, whose attention cannot be read"
             )
     with ExitStack() as hooks:
         for depth, block in enumerate(model.blocks):
-            hear = partial(_among_patches, receive, depth, model.num_prefix_tokens)
-            handles = (block.attn.attn_drop.register_forward_pre_hook(hear),
-                       block.attn.register_forward_hook(_unfused, with_kwargs=True))  # fmt: skip
-            for handle in handles:
-                hooks.callback(handle.remove)
+            listener = _Listener(block.attn, receive, depth, model.num_prefix_tokens)
+            weights = block.attn.attn_drop.register_forward_pre_hook(listener.hear)
+            hooks.callback(weights.remove)
+            whole = block.attn.register_forward_hook(listener.again, with_kwargs=True)
+            hooks.callback(whole.remove)
         yield
 
 
-def _among_patches(
-    receive: Callable[[int, Tensor], None], depth: int, prefix: int, _drop: nn.Module, args: tuple
-) -> None:
-    maps = args[0].detach()[:, :, prefix:, prefix:].float()
-    receive(depth, maps / maps.sum(dim=-1, keepdim=True))
+class _Listener:
+    """Hears one block's attention weights, once per batch, whoever else listens."""
 
+    def __init__(
+        self, attn: nn.Module, receive: Callable[[int, Tensor], None], depth: int, prefix: int
+    ) -> None:
+        self.receive, self.depth, self.prefix = receive, depth, prefix
+        self.fused, self.heads, self.asked = attn.fused_attn, attn.num_heads, False
 
-def _unfused(attn: nn.Module, args: tuple, kwargs: dict, _output: Tensor) -> None:
-    """Compute a fused attention once more, step by step, so that `attn_drop` sees its weights."""
-    if attn.fused_attn:
-        attn.fused_attn = False
+    def hear(self, _drop: nn.Module, args: tuple) -> None:
+        if self.fused and not self.asked:  # another listener's doing
+            return
+        weights = args[0].detach()
+        if weights.ndim != 4 or weights.shape[1] != self.heads:
+            raise ValueError(
+                f"block {self.depth} has {self.heads} heads, but attention of shape "
+                f"{tuple(weights.shape)}, which cannot be read as one map per head"
+            )
+        maps = weights[:, :, self.prefix :, self.prefix :].float()
+        share = maps.sum(dim=-1, keepdim=True)
+        if not (share > 0).all():
+            raise ValueError(
+                f"block {self.depth}: a patch attends to class token or registers only, so its "
+                "attention among the patches is undefined"
+            )
+        self.receive(self.depth, maps / share)
+
+    def again(self, attn: nn.Module, args: tuple, kwargs: dict, _output: Tensor) -> None:
+        """Compute a fused attention once more, step by step, so that its weights pass `hear`."""
+        if not self.fused or not attn.fused_attn:
+            return
+        self.asked, attn.fused_attn = True, False
         try:
             with torch.no_grad():
                 attn.forward(*args, **kwargs)
         finally:
-            attn.fused_attn = True
+            self.asked, attn.fused_attn = False, True
 
 
 def _listen(block: nn.Module, site: str, add: partial) -> torch.utils.hooks.RemovableHandle:

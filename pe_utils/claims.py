@@ -178,7 +178,7 @@ def locality_scoreboard(presets: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
                 rows.append(dict(claim=claim.id, check=check.name, formula=check.formula,
                                  criterion=check.criterion(), published=published)
                             | asdict(interval or NO_RUNS)
-                            | dict(verdict=check.verdict(interval), preset=preset))  # fmt: skip
+                            | dict(verdict=check.verdict(evidence), preset=preset))  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -215,7 +215,7 @@ def _verdict_cell(rows: pd.DataFrame) -> str:
     if not np.isnan(weakest["published"]):
         found += f" (published {weakest['published']:.3f})"
     text = f'<span class="verdict {verdict.replace(" ", "-")}">{verdict}</span><br>{escape(found)}'
-    if not (rows["n"] >= 3).any():
+    if rows["low"].isna().all():
         return text
     held, against = ((rows["verdict"] == v).sum() for v in ("reproduced", "contradicted"))
     return f"{text}<br>of {len(rows)} intervals {held} reproduced, {against} contradicted"

@@ -128,22 +128,22 @@ def mean_attention_distance(
 
     Unitless: Euclidean distances between patch centres over the grid's diagonal, so 0 where every
     patch attends to itself and 1 at most (only from corner to corner); uniform attention on 8 x 8
-    patches has 0.42. A value below one patch step (0.10 there) does not mean "attends to
+    patches has 0.42. A value below half a patch step (0.05 there) does not mean "attends to
     neighbours": most of the attention then stays on the query (`self_attention_share`).
 
     Args:
         attention: (..., patches, patches), queries by keys, rows sum to 1, row by row, without
             class token; images and heads in front.
         grid: (rows, columns), rows * columns = patches, at least 2 patches.
-        without_query: leave the query's own patch out and renormalise the rest.
+        without_query: leave the query's own patch out and renormalise the rest; a query that
+            attends to nothing else is left out, and where all do the result is NaN.
 
     Returns:
         (...) float64, one value per leading index.
 
     Raises:
         ValueError: not square, another number of patches than the grid, one patch only, a value
-            negative or not finite, a row that does not sum to 1, or without_query where a query
-            attends to nothing but itself.
+            negative or not finite, or a row that does not sum to 1.
 
     Source: arXiv:2605.16390; the normalisation and `without_query` are ours.
     """
@@ -158,9 +158,11 @@ def mean_attention_distance(
     reach = np.einsum("...qk,qk->...q", attention, distance)
     if without_query:
         elsewhere = np.einsum("...qk,qk->...q", attention, 1 - np.eye(len(distance)))
-        if not (elsewhere > 0).all():
-            raise ValueError("a query attends to nothing but itself; leave without_query out")
-        reach = reach / elsewhere
+        looks = elsewhere > 0
+        reach = np.divide(reach, elsewhere, out=np.zeros_like(reach), where=looks)
+        queries = looks.sum(axis=-1)
+        empty = np.full(queries.shape, np.nan)
+        return np.divide(reach.sum(axis=-1), queries, out=empty, where=queries > 0)
     return reach.mean(axis=-1)
 
 

@@ -64,7 +64,8 @@ def contrast_interval(
         level: coverage, in (0, 1).
 
     Returns:
-        `n` counts the runs of all groups; NaN for `low` and `high` below 2 degrees of freedom.
+        `n` counts the runs of the weighted groups; NaN for `low` and `high` where all groups
+        together leave fewer than 2 degrees of freedom.
 
     Raises:
         ValueError: a weighted group has no run, a value that is not finite, or a level outside
@@ -77,8 +78,8 @@ def contrast_interval(
     runs = {name: np.asarray(values, dtype=np.float64) for name, values in groups.items()}
     if not all(np.isfinite(values).all() for values in runs.values()):
         raise ValueError(f"every value must be finite, not {dict(groups)}")
-    n = sum(len(values) for values in runs.values())
-    freedom = n - sum(len(values) > 0 for values in runs.values())
+    n = sum(len(runs[name]) for name in weights)
+    freedom = sum(len(values) - 1 for values in runs.values() if len(values))
     mean = float(sum(weight * runs[name].mean() for name, weight in weights.items()))
     if freedom < 2:
         return Interval(mean, math.nan, math.nan, n)

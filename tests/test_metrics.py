@@ -295,8 +295,11 @@ def test_attention_to_oneself_by_hand():
     assert mean_attention_distance(np.eye(6), (2, 3)) == 0
     assert attention_entropy(np.eye(6)) == 0
     assert self_attention_share(np.eye(6)) == 1
-    with pytest.raises(ValueError, match="nothing but itself; leave without_query out"):
-        mean_attention_distance(np.eye(6), (2, 3), without_query=True)
+    assert np.isnan(mean_attention_distance(np.eye(6), (2, 3), without_query=True))
+    one_looks = np.eye(6)
+    one_looks[0] = [0.5, 0.5, 0, 0, 0, 0]
+    without = mean_attention_distance(one_looks, (2, 3), without_query=True)
+    assert without == pytest.approx(1 / 5**0.5)  # only the query that looks elsewhere counts
 
 
 @pytest.mark.parametrize("grid", [(4, 1), (1, 4)])

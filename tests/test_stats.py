@@ -104,6 +104,7 @@ def test_a_contrast_takes_its_residual_from_all_groups():
     found = contrast_interval(groups, weights, 0.9)
     assert found.mean == pytest.approx(c @ means)
     assert found.high - found.mean == pytest.approx(student_t.ppf(0.95, 4) * error)
+    assert found.n == 5  # of the groups compared
 
 
 def test_a_contrast_without_replicates_has_no_interval_and_bad_input_is_refused():

@@ -97,6 +97,7 @@ def test_notebooks_declare_and_check_their_parameters(path):
 
 TYPED = {  # decimals that are definitions or settings, never results
     "intro.md": {"3.11", "5.1", "5.2", "5.3", "5.4", "5.5"},  # Python; sections of the paper
+    "locality.md": {"0.4"},  # strength of the jitter
     "methods.md": {"2.5", "1.33"},  # the published blur, and what its kernel leaves of it
     "00_scoreboard.py": {"0.4"},  # a level of alpha that the claims name
     "05_alpha_scaling.py": {"0.4"},
