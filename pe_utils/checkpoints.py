@@ -46,6 +46,8 @@ def load_published(path: Path) -> Eva:
         return _build(weights, condition)
     except KeyError as error:
         raise ValueError(f"{path} has another layout than published: no tensor {error}") from error
+    except (RuntimeError, IndexError, TypeError) as error:
+        raise ValueError(f"{path} has tensors of another shape than published: {error}") from error
 
 
 def _build(weights: dict[str, Tensor], condition: str) -> Eva:

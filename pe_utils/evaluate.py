@@ -23,6 +23,7 @@ from pe_utils.metrics import (
     ssdc,
 )
 
+MAPS = 20_000_000  # attention weights held at a time: some hundred megabytes
 BATCH = 50  # small enough for the caches of a CPU core
 
 
@@ -190,8 +191,9 @@ def attention_by_head(model: nn.Module, images: Tensor) -> pd.DataFrame:
                  attention_entropy(maps), self_attention_share(maps))  # fmt: skip
         sums[depth] += np.stack(found, axis=-1).sum(axis=0)  # (heads, 4)
 
+    maps = model.blocks[0].attn.num_heads * (grid[0] * grid[1]) ** 2  # of one image, in one block
     with attention_maps(model, add):
-        for batch in images.split(BATCH):
+        for batch in images.split(max(1, min(BATCH, MAPS // maps))):
             model(prepared(batch, model))
     rows = [(depth, head, *values / len(images))
             for depth, by_head in sums.items() for head, values in enumerate(by_head)]  # fmt: skip
@@ -203,7 +205,18 @@ def prepared(images: Tensor, model: nn.Module) -> Tensor:
     """uint8 images as the model takes them: its device, its precision, its own normalisation.
 
     timm's mean and deviation where the model has a `pretrained_cfg`, else the published ones.
+
+    Raises: ValueError: the images are not (n, 3, height, width) uint8, or of another size.
     """
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(
+            f"images must be (n, 3, height, width) of uint8, as they are before normalisation, not "
+            f"{tuple(images.shape)} of {images.dtype}"
+        )
+    embed = getattr(model, "patch_embed", None)
+    found, size = tuple(images.shape[2:]), getattr(embed, "img_size", None)
+    if size is not None and getattr(embed, "strict_img_size", False) and found != tuple(size):
+        raise ValueError(f"the model takes {tuple(size)} pixels, not {found}")
     weight, config = next(model.parameters()), getattr(model, "pretrained_cfg", None) or {}
     mean, std = config.get("mean", MEAN), config.get("std", STD)
     return normalise(images.to(weight.device), mean, std).to(weight.dtype)

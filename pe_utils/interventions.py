@@ -130,15 +130,17 @@ def scale_kind(model: nn.Module, kind: str, factor: float) -> Iterator[None]:
     """Multiply one kind of positions by `factor`, whatever else the model has.
 
     Args: kind: `table`, `rotary` or `bias`; factor: in [0, 1].
-    Raises: ValueError: factor outside [0, 1], or a model without positions of this kind.
+    Raises: ValueError: an unknown kind, factor outside [0, 1], or a model without such positions.
     """
     if not 0 <= factor <= 1:
         raise ValueError(f"factor must lie in [0, 1], not {factor!r}")
+    names = {"table": "additive position table", "rotary": "RoPE",
+             "bias": "relative position bias"}  # fmt: skip
+    if kind not in names:
+        raise ValueError(f"unknown kind of position {kind!r}; choose one of {', '.join(names)}")
     if kind not in (kinds := position_kinds(model)):
-        what = {"table": "additive position table", "rotary": "RoPE",
-                "bias": "relative position bias"}[kind]  # fmt: skip
         others = f"; it has {' and '.join(kinds)}" if kinds else ""
-        raise ValueError(f"this {type(model).__name__} has no {what} to scale{others}")
+        raise ValueError(f"this {type(model).__name__} has no {names[kind]} to scale{others}")
     with ExitStack() as undo:
         if kind == "rotary":
             undo.enter_context(_scaled_angles(model.rope, factor))

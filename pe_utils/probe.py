@@ -20,6 +20,7 @@ from PIL import Image
 from timm.data import create_transform
 from timm.models import load_checkpoint
 from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as tvf
 from tqdm import tqdm
 
 from pe_utils import plots
@@ -41,6 +42,12 @@ from pe_utils.results import write_atomically
 from pe_utils.selftest import preprocessing, verify
 
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
+NATIVE = {
+    "cifar10_jpeg": (32, 32),
+    "cifar100": (32, 32),
+    "tiny_imagenet": (64, 64),
+    "tiny_imagenet_20": (64, 64),
+}  # pixels, where a data set has a size of its own
 CORRUPTIONS = ("jpeg_q5", "blur_s2.5_k5")
 
 
@@ -71,12 +78,13 @@ def open_model(name: str, pretrained: bool = False, checkpoint: str | Path | Non
             model = timm.create_model(name, pretrained=pretrained)
         except (OSError, HfHubHTTPError) as error:
             config = timm.get_pretrained_cfg(name)
+            source = config.hf_hub_id if config else name
             raise ValueError(
-                f"the weights of {name} could not be fetched ({type(error).__name__}): with a "
-                f"network, they are model.safetensors of {config.hf_hub_id} on the hub, "
-                f"without one they must lie in its cache {HF_HUB_CACHE} or be given as a checkpoint"
+                f"{name} could not be fetched ({type(error).__name__}): with a network, its "
+                f"weights are model.safetensors of {source} on the Hugging Face hub, without one "
+                f"they must lie in its cache {HF_HUB_CACHE} or be given as a checkpoint"
             ) from error
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise ValueError(f"timm cannot make {name!r}: {error}") from error
     weights = f"random weights (seed {seed})"
     if pretrained:
@@ -108,13 +116,19 @@ def read_images(source: str, model: nn.Module, n: int) -> tuple[Tensor, Tensor |
         images (n, 3, height, width) uint8; labels (n,) int64, or None where they do not match the
         model's classes; and in a sentence what the images are.
 
-    Raises: ValueError: no folder of this name, no image in it, or one that cannot be read.
+    Raises:
+        ValueError: n below 1, no folder of this name, no image in it, or one that cannot be read.
+        FileNotFoundError: the data set is not there; says how to get it.
     """
+    if n < 1:
+        raise ValueError(f"the number of images must be at least 1, not {n}")
     size = tuple(preprocessing(model)["input_size"][1:])
     if source in DATASETS and source != "image_folder":
-        test = load(source, size).test
-        test = test.first(min(n, len(test)))
-        images, labels, classes = test.images, test.labels, int(test.labels.max()) + 1
+        data = load(source, NATIVE.get(source, size))  # a whole set at 224 px would be gigabytes
+        test = data.test.first(min(n, len(data.test)))
+        images, labels, classes = test.images, test.labels, len(data.classes)
+        if images.shape[2:] != size:
+            images = tvf.resize(images, list(size), antialias=True)
         what = f"{len(images)} images of {source}"
     else:
         images, labels, classes = _read_folder(Path(source), model, n)
@@ -150,7 +164,7 @@ def probe(
     """All measurements of one model.
 
     Args:
-        model: in eval mode; verified first, and so refused if its tokens cannot be followed.
+        model: in eval mode, and verified (`selftest.verify`).
         images: (n, 3, height, width) uint8 at the model's size; labels: (n,) int64, or None.
         orders: (orders, patches), for SSDC under RPI.
 
@@ -161,9 +175,8 @@ def probe(
             every kind of position that the model has;
         fragility: corruption, clean_accuracy, shifted_accuracy, fragility; empty without labels.
 
-    Raises: ValueError: as `verify`, or a measure is undefined (all similarities equal).
+    Raises: ValueError: a measure is undefined (all similarities equal).
     """
-    verify(model)
     under = ssdc_under_rpi(model, images, orders)
     curves = [ssdc_by_depth(model, images).assign(intervention="none"),
               under.assign(intervention="rpi")]  # fmt: skip
@@ -227,27 +240,38 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--order-seed", type=int, default=0)
     parser.add_argument("--out", required=True, type=Path, help="folder for tables and figures")
     options = parser.parse_args(arguments)
-    if options.checkpoint and len(options.models) > 1:
+    models = list(dict.fromkeys(options.models))
+    if options.checkpoint and len(models) > 1:
         parser.error("--checkpoint takes one model")
+    if options.n_images < 1 or options.orders < 1:
+        parser.error("--n-images and --orders must be at least 1")
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out {options.out} is a file; name a folder")
     found, failed = [], False
-    for name in tqdm(options.models, "models", disable=None):
+    for name in tqdm(models, "models", disable=None):
         try:
             model, weights = open_model(name, options.pretrained, options.checkpoint)
             images, labels, what = read_images(options.images, model, options.n_images)
             found.append(measured(model, name, weights, images, labels, options.orders,
                                   options.order_seed))  # fmt: skip
             print(f"{name}: {weights}; {what}")
-        except ValueError as error:
+        except (ValueError, OSError, RuntimeError) as error:  # the others still run
             print(f"{name}: {error}", file=sys.stderr)
             failed = True
+        else:
+            _write(joined(found), options.out, options.orders)  # after each: nothing is lost
     if found:
-        _write(joined(found), options.out, options.orders)
+        print(f"written to {options.out}: tables (csv) and figures (png)")
     return int(failed)
 
 
 def measured(model: nn.Module, name: str, weights: str, images: Tensor, labels: Tensor | None,
              n_orders: int, order_seed: int = 0) -> dict[str, pd.DataFrame]:  # fmt: skip
-    """`probe`'s tables with the columns model, weights and grid in front."""
+    """`probe`'s tables with the columns model, weights and grid in front.
+
+    Raises: ValueError: as `probe`.
+    """
+    verify(model)
     rows, columns = grid_of(model, images.shape[-2:])
     tables = probe(model, images, labels, random_orders(rows * columns, n_orders, order_seed))
     for table in tables.values():
@@ -271,7 +295,6 @@ def _write(tables: dict[str, pd.DataFrame], out: Path, orders: int) -> None:
         write_atomically(
             out / f"{name}.png", lambda p, f=figure: f.savefig(p, format="png", dpi=150)
         )
-    print(f"written to {out}: {', '.join(f'{name}.csv' for name in tables)} and their figures")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Which timm models this code can take apart, found out by running them."""
 
 from contextlib import ExitStack
+from copy import deepcopy
 
 import pandas as pd
 import timm
 import torch
 from timm.data import resolve_model_data_config
+from timm.models.naflexvit import NaFlexVit
 from torch import Tensor, nn
 
 from pe_utils.capture import attention_maps, token_similarity
@@ -14,7 +16,7 @@ from pe_utils.families import FAMILIES, accepted, check_family, grid_of, known_r
 from pe_utils.interventions import permute_tokens, position_kinds, scale_kind
 
 SMALL = dict(embed_dim=48, depth=2, num_heads=2)
-SAMPLES = {  # family to (one of timm's names, arguments that make it small)
+SAMPLES = {  # family to one of timm's names; `SMALL` makes it small
     "ViT": "vit_small_patch16_224",
     "ViT without class token": "vit_medium_patch16_gap_256",
     "ViT with registers": "vit_medium_patch16_reg4_gap_256",
@@ -48,84 +50,125 @@ SAMPLES = {  # family to (one of timm's names, arguments that make it small)
 REFUSED = (
     "cait_xxs24_224", "convit_tiny", "crossvit_tiny_240", "hiera_tiny_224", "levit_128",
     "mixer_s32_224", "mvitv2_tiny", "pit_ti_224", "resnet18", "samvit_base_patch16",
-    "swin_tiny_patch4_window7_224", "vit_base_patch16_xp_224", "vit_small_r26_s32_224",
-    "volo_d1_224", "xcit_nano_12_p16_224",
+    "swin_tiny_patch4_window7_224", "vit_base_patch16_xp_224", "vit_dwee_patch16_reg1_gap_256",
+    "vit_small_r26_s32_224",    "volo_d1_224", "xcit_nano_12_p16_224",
 )  # fmt: skip
 
 
 def preprocessing(model: nn.Module) -> dict:
-    """The model's own, as timm resolves it, at its real size; without one, images are squashed."""
+    """The model's own, as timm resolves it, at its real size; without one, images are squashed.
+
+    Raises: ValueError: nothing tells the size of its images.
+    """
     config = {"mean": MEAN, "std": STD, "crop_pct": 1.0, "crop_mode": "squash"}
     if getattr(model, "pretrained_cfg", None):
         config = resolve_model_data_config(model)
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    embed = model.embeds if isinstance(model, NaFlexVit) else getattr(model, "patch_embed", None)
+    size = getattr(embed, "default_img_size", None) or getattr(embed, "img_size", None)
+    if size is None and "input_size" not in config:
+        raise ValueError("nothing tells the size of its images; set pretrained_cfg['input_size']")
     return config if size is None else config | {"input_size": (3, *size)}
 
 
 def verify(model: nn.Module) -> None:
     """Test that the model's tokens can be followed; a class that passes is accepted from then on.
 
-    Permuting tokens must equal permuting the image's patches; with all positions at 0 the order of
-    the tokens must not matter; capturing must not change a bit. Weights come back as they were.
+    On a float32 copy with weights drawn anew and large, so that nothing hides in small ones:
+    permuting tokens must equal permuting the image's patches, the positions found must matter, and
+    without them the order of the tokens must not. On the model itself: measuring changes no bit.
 
-    Raises: ValueError: a test fails, or the model lacks what the tests need.
+    Raises: ValueError: a test fails, the model lacks what they need, or it is in training mode.
     """
-    own = None if isinstance(model, (*FAMILIES, *accepted)) else type(model)
-    if own is not None and not known_reason(model):
-        accepted.add(own)
+    kind = type(model)
+    if model.training:
+        raise ValueError(f"the {kind.__name__} is in training mode; call eval()")
+    new = not isinstance(model, (*FAMILIES, *accepted)) and not known_reason(model)
+    if new:
+        accepted.add(kind)
+    passed = False
     try:
         check_family(model)
-        _self_test(model)
-    except (AttributeError, ValueError) as error:
-        accepted.discard(own)
-        raise ValueError(f"{type(model).__name__} cannot be probed: {error}") from error
+        size = preprocessing(model)["input_size"][1:]
+        _check_order(_redrawn(model), size)
+        _check_unchanged(model, size)
+        passed = True
+    except Exception as error:  # a foreign forward pass may raise anything
+        raise ValueError(f"{kind.__name__} cannot be probed: {error}") from error
+    finally:
+        if new and not passed:
+            accepted.discard(kind)
+
+
+def _redrawn(model: nn.Module) -> nn.Module:
+    """A float32 copy whose weights are drawn anew: matrices N(0, 0.1), vectors from 0.5 to 1.5."""
+    copied, generator = deepcopy(model).float(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in copied.parameters():
+            drawn = torch.empty(weight.shape)
+            if weight.ndim > 1:
+                drawn.normal_(std=0.1, generator=generator)
+            else:
+                drawn.uniform_(0.5, 1.5, generator=generator)  # LayerScale too
+            weight.copy_(drawn)
+    return copied
 
 
 @torch.inference_mode()
-def _self_test(model: nn.Module) -> None:
-    if model.training:
-        raise ValueError("the model is in training mode; call eval()")
-    size = preprocessing(model)["input_size"][1:]
-    rows, columns = grid_of(model, size)
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(rows * columns, generator=generator)
-    weight = next(model.parameters())
-    images = torch.randn(2, 3, *size, generator=generator).to(weight)
-    plain = model(images)
-    room = 1e-4 if weight.dtype == torch.float32 else 0.1  # of the outputs' own spread
+def _check_order(model: nn.Module, size: tuple[int, int]) -> None:
+    grid, generator = grid_of(model, size), torch.Generator().manual_seed(0)
+    order = torch.randperm(grid[0] * grid[1], generator=generator)
+    device = next(model.parameters()).device
+    images = torch.randn(2, 3, *size, generator=generator).to(device)
 
     def differ(a: Tensor, b: Tensor) -> bool:
-        return bool((a - b).abs().max() > room * b.std().clamp(min=1e-6))
+        return bool((a - b).abs().max() > 1e-4 * b.std().clamp(min=1e-6))  # rounding: about 1e-6
 
     with permute_tokens(model, order):
         permuted = model(images)
-    if differ(permuted, model(_permute_patches(images, order, (rows, columns)))):
+    if differ(permuted, model(_permute_patches(model, images, order, grid))):
         raise ValueError("permuting its tokens is not the same as permuting the image's patches")
+    kinds = position_kinds(model)
+    if kinds and not differ(permuted, model(images)):
+        raise ValueError(f"its positions ({', '.join(kinds)}) do not act on its output")
     with ExitStack() as scaled:
-        for kind in position_kinds(model):
+        for kind in kinds:
             scaled.enter_context(scale_kind(model, kind, 0.0))
         still = model(images)
         scaled.enter_context(permute_tokens(model, order))
         if differ(model(images), still):
             raise ValueError("with all positions found at 0, the order of tokens still matters")
+
+
+@torch.inference_mode()
+def _check_unchanged(model: nn.Module, size: tuple[int, int]) -> None:
+    weight, generator = next(model.parameters()), torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, *size, generator=generator).to(weight)
+    plain = model(images)
     with token_similarity(model), attention_maps(model, lambda _depth, _maps: None):
         heard = model(images)
     if not torch.equal(heard, plain) or not torch.equal(model(images), plain):
         raise ValueError("measuring it changes its output")
 
 
-def _permute_patches(images: Tensor, order: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Patch i of the result is patch order[i] of the images."""
-    tall, wide = images.shape[2] // grid[0], images.shape[3] // grid[1]
-    patches = images.unflatten(2, (grid[0], tall)).unflatten(4, (grid[1], wide))
+def _permute_patches(
+    model: nn.Module, images: Tensor, order: Tensor, grid: tuple[int, int]
+) -> Tensor:
+    """Patch i of the result is patch order[i] of the images; pixels beyond the grid stay."""
+    embed = model.embeds if isinstance(model, NaFlexVit) else model.patch_embed
+    tall, wide = embed.patch_size
+    if grid[0] * tall > images.shape[2] or grid[1] * wide > images.shape[3]:
+        raise ValueError(f"it pads images to whole patches; use multiples of {tall} x {wide} px")
+    images = images.clone()
+    inside = images[:, :, : grid[0] * tall, : grid[1] * wide]
+    patches = inside.unflatten(2, (grid[0], tall)).unflatten(4, (grid[1], wide))
     flat = patches.permute(2, 4, 0, 1, 3, 5).flatten(0, 1)[order]
-    return flat.unflatten(0, grid).permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3)
+    moved = flat.unflatten(0, grid).permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3)
+    inside.copy_(moved)
+    return images
 
 
 def supported() -> pd.DataFrame:
     """The families this code can take apart, each built small and put through the self-test.
-
-    Every weight is drawn anew, larger than timm draws it, so that positions matter.
 
     Returns: columns family, example, class, positions, prefix tokens, grid.
     Raises: ValueError: one of them fails, which names what went wrong.
@@ -133,10 +176,6 @@ def supported() -> pd.DataFrame:
     rows = []
     for family, name in SAMPLES.items():
         model = timm.create_model(name, **SMALL).eval()
-        generator = torch.Generator().manual_seed(0)
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                nn.init.normal_(weight, std=0.1, generator=generator)
         verify(model)
         grid = grid_of(model, preprocessing(model)["input_size"][1:])
         rows.append((family, name, type(model).__name__, ", ".join(position_kinds(model)) or "none",

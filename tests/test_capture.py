@@ -368,3 +368,35 @@ def test_attention_that_cannot_be_read_is_refused():
     model = build(partial(VisionTransformer, **SIZES, block_fn=ParallelScalingBlock))
     with pytest.raises(ValueError, match="block 0 has a NoneType, whose attention cannot be read"):
         attention_maps(model, print).__enter__()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_two_who_listen_to_attention_hear_the_same_once_each(images, fused):
+    model, heard = build(MODELS["vit"]), ([], [])
+    set_fused(model, fused)
+    first, second = (lambda d, maps, own=own: own.append((d, maps.clone())) for own in heard)
+    with torch.no_grad(), attention_maps(model, first), attention_maps(model, second):
+        model(images)
+    assert [d for d, _ in heard[0]] == [d for d, _ in heard[1]] == list(range(DEPTH))
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(*heard, strict=True))
+
+
+def test_attention_that_goes_to_prefix_tokens_only_is_refused_by_block(images):
+    model = build(MODELS["vit"])
+    set_fused(model, False)
+
+    def sink(_module, args):
+        weights = torch.zeros_like(args[0])
+        weights[..., 0] = 1
+        return (weights,)
+
+    model.blocks[1].attn.attn_drop.register_forward_pre_hook(sink)
+    nowhere, match = attention_maps(model, lambda _d, _maps: None), "block 1: a patch attends to"
+    with torch.no_grad(), nowhere, pytest.raises(ValueError, match=match):
+        model(images)
+
+
+def test_differential_attention_has_no_map_per_head():
+    model = build(partial(VisionTransformer, **SIZES, attn_layer="diff"))
+    with pytest.raises(ValueError, match="block 0 has a DiffAttention, whose attention cannot be"):
+        attention_maps(model, print).__enter__()

@@ -106,6 +106,14 @@ def test_another_name_another_file_and_another_layout_are_refused(saved, tmp_pat
         load_published(path)
 
 
+def test_a_tensor_of_another_shape_is_refused(saved):
+    path, weights = saved("APE1_imagenet_100_60")
+    weights["pos_embedding.weight"] = weights["pos_embedding.weight"][1:]
+    torch.save({"model": weights}, path)
+    with pytest.raises(ValueError, match="tensors of another shape than published"):
+        load_published(path)
+
+
 class Hostile:
     def __reduce__(self):
         return print, ("executed",)

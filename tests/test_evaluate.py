@@ -183,3 +183,18 @@ def test_attention_by_head_is_the_mean_over_images_across_batches(tiny, images):
         attention_by_head(model, many[:0])
     with pytest.raises(ValueError, match="training mode"):
         attention_by_head(model.train(), many)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda i: i.float() / 255, r"must be .* of uint8, .* not .* of torch.float32"),
+        (lambda i: i[0], r"must be .n, 3, height, width"),
+        (lambda i: i[:, :1], r"must be .n, 3, height, width"),
+        (lambda i: i[..., :16], r"the model takes \(32, 32\) pixels, not \(32, 16\)"),
+    ],
+)
+def test_images_that_were_prepared_already_or_do_not_fit_are_refused(tiny, images, change, message):
+    model = build_vit(tiny()).eval()
+    with pytest.raises(ValueError, match=message):
+        ssdc_by_depth(model, change(images))

@@ -441,6 +441,11 @@ def test_another_kind_of_rope_is_refused_by_name():
         pass
 
 
+def test_an_unknown_kind_of_position_is_refused():
+    with pytest.raises(ValueError, match="unknown kind of position 'rope'; choose one of table"):
+        scale_kind(build(MODELS["rope"]), "rope", 0.5).__enter__()
+
+
 def test_every_kind_of_position_is_found(model, request):
     name = request.node.callspec.params["model"]
     assert position_kinds(model) == tuple(k for k, names in KINDS.items() if name in names)

@@ -85,7 +85,7 @@ def test_weights_that_cannot_be_fetched_say_what_was_expected_where(tmp_path):
     done = run(NAME, "--pretrained", "--out", tmp_path / "out", **env)
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()[-1:]
-    assert line.startswith(f"{NAME}: the weights of {NAME} could not be fetched")
+    assert line.startswith(f"{NAME}: {NAME} could not be fetched")
     assert "model.safetensors of timm/test_vit.r160_in1k" in line
     assert str(tmp_path / "hub") in line
     assert "Traceback" not in done.stderr
@@ -175,10 +175,44 @@ def test_the_command_writes_tables_and_figures_of_several_models(tmp_path, capsy
     assert f"{NAME}: random weights (seed 0); 2 images of photos" in shown
 
 
-def test_a_model_that_cannot_be_probed_is_one_line_and_the_rest_still_runs(tmp_path):
+def test_models_that_cannot_be_probed_are_a_line_each_and_the_rest_still_runs(tmp_path, capsys):
     out = tmp_path / "out"
-    done = run("swin_tiny_patch4_window7_224", NAME, "--n-images", 2, "--orders", 2, "--out", out)
-    assert done.returncode == 1
-    assert "SwinTransformer is not supported: attends within windows" in done.stderr
-    assert "Traceback" not in done.stderr
+    refused = ["resnet18", "levit_128", "mixer_s32_224", "pit_ti_224", "xcit_nano_12_p16_224"]
+    options = ["--n-images", "2", "--orders", "2", "--out", str(out)]
+    assert main([*refused[:2], NAME, NAME, *refused[2:], "hf-hub:timm/nonsense", *options]) == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert [line.split(": ")[0] for line in lines] == [*refused, "hf-hub:timm/nonsense"]
+    assert lines[0].startswith("resnet18: ResNet cannot be probed")
+    assert "a convolutional network" in lines[0]
     assert set(pd.read_csv(out / "ssdc.csv")["model"]) == {NAME}
+    assert len(pd.read_csv(out / "ssdc.csv")) == 2 * 3 * 6  # named twice, measured once
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--n-images", "0"], "--n-images and --orders must be at least 1"),
+        (["--orders", "-1"], "--n-images and --orders must be at least 1"),
+        (["--checkpoint", "x", "test_vit2"], "--checkpoint takes one model"),
+        (["--out", __file__], "is a file; name a folder"),
+    ],
+)
+def test_options_that_make_no_sense_stop_before_any_work(options, message, tmp_path, capsys):
+    models = [NAME, *(o for o in options if o == "test_vit2")]
+    options = [o for o in options if o != "test_vit2"]
+    with pytest.raises(SystemExit):
+        main([*models, "--out", str(tmp_path), *options])
+    assert message in capsys.readouterr().err
+
+
+def test_a_data_set_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PE_DATA", str(tmp_path / "nowhere"))
+    assert main([NAME, "--images", "cifar10_jpeg", "--out", str(tmp_path / "out")]) == 1
+    assert f"{NAME}: no cifar10_jpeg images: looked for" in capsys.readouterr().err
+
+
+def test_the_classes_are_those_of_the_data_set_not_of_the_sample(tmp_path):
+    root = write_folder(tmp_path / "many", [f"c{i}" for i in range(6)])
+    six = timm.create_model(NAME, num_classes=6).eval()
+    assert read_images(str(root), six, 2)[1].tolist() == [0, 5]
+    assert read_images("photos", six, 3)[1] is None  # as many classes, but not the same

@@ -2,6 +2,7 @@ import pytest
 import timm
 import torch
 from timm.layers import PatchEmbed
+from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
 from timm.models.vision_transformer import Block
 from torch import nn
 
@@ -10,7 +11,7 @@ from pe_utils.evaluate import attention_by_head, ssdc_by_depth, ssdc_under_rpi
 from pe_utils.families import check_family
 from pe_utils.interventions import permute_tokens, scale_positions
 from pe_utils.metrics import random_orders
-from pe_utils.selftest import REFUSED, SAMPLES, refused, supported, verify
+from pe_utils.selftest import REFUSED, SAMPLES, SMALL, refused, supported, verify
 
 IMAGES = torch.randint(0, 256, (3, 3, 32, 32), generator=torch.Generator().manual_seed(0))
 IMAGES = IMAGES.to(torch.uint8)
@@ -28,6 +29,7 @@ class Plain(nn.Module):
         self.patch_embed = PatchEmbed(32, 8, 3, 16)
         self.pos_embed = nn.Parameter(torch.randn(1, 16, 16))
         self.hidden = nn.Parameter(torch.randn(1, 16, 16))
+        self.weak = nn.Parameter(torch.full((16,), 1e-6))
         self.blocks = nn.ModuleList(Block(16, 2, init_values=None) for _ in range(2))
         self.head = nn.Linear(16, 5)
         self.noise = False
@@ -41,6 +43,10 @@ class Plain(nn.Module):
             x = block(x)
             if self.where == "hidden":
                 x = x + self.hidden
+            if self.where == "weak":  # as behind a LayerScale that has just begun to learn
+                x = x + self.weak * self.hidden
+            if self.where == "broken":
+                raise RuntimeError("a bug of its own")
         if self.where == "noisy":
             x = x + torch.rand(())
         return self.head(x.mean(dim=1))
@@ -72,6 +78,8 @@ def test_a_class_never_seen_is_refused_then_verified_then_measured():
     [
         ("hidden", "with all positions found at 0, the order of tokens still matters"),
         ("before", "permuting its tokens is not the same as permuting the image's patches"),
+        ("weak", "with all positions found at 0, the order of tokens still matters"),
+        ("broken", "a bug of its own"),
         ("noisy", "measuring it changes its output|the same as permuting"),
     ],
 )
@@ -112,8 +120,43 @@ def test_the_families_listed_pass_and_the_others_say_why():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_passes(dtype):
+def test_half_precision_passes_and_hides_nothing(dtype):
     verify(timm.create_model("test_vit").eval().to(dtype))
+    with pytest.raises(ValueError, match="order of tokens still matters"):
+        verify(Plain("weak").eval().to(dtype))
+
+
+class Wrapped(nn.Module):
+    """Somebody's model around one of timm's, whose positions are not where they are looked for."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.patch_embed = inner, inner.patch_embed
+        self.blocks, self.num_prefix_tokens = inner.blocks, inner.num_prefix_tokens
+        self.pretrained_cfg = inner.pretrained_cfg
+
+    def forward(self, images):
+        return self.inner(images)
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_rope_224", "vit_small_patch16_dinov3"])
+def test_positions_that_random_weights_hide_are_found(name):
+    inner = timm.create_model(name, **SMALL)
+    with pytest.raises(ValueError, match="order of tokens still matters"):
+        verify(Wrapped(inner).eval())
+
+
+def test_pixels_beyond_the_last_whole_patch_stay_where_they_are():
+    verify(timm.create_model("vit_so400m_patch14_siglip_384", **SMALL).eval())
+
+
+def test_a_naflex_model_that_never_said_its_size_is_asked_for_it():
+    config = NaFlexVitCfg(patch_size=8, embed_dim=32, depth=2, num_heads=2, pos_embed="none")
+    model = NaFlexVit(config, num_classes=5).eval()
+    with pytest.raises(ValueError, match="nothing tells the size of its images"):
+        verify(model)
+    model.pretrained_cfg = {"input_size": (3, 32, 32)}
+    verify(model)
 
 
 def test_an_image_that_is_not_square_passes():
