@@ -86,7 +86,10 @@ class RunConfig:
     digest: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.image_size, tuple | list):
+            raise ValueError(f"image_size must be (height, width), not {self.image_size!r}")
         object.__setattr__(self, "image_size", tuple(self.image_size))
+        self._take_whole_numbers_as_floats()
         _one_of("condition", self.condition, CONDITIONS + EXTENSIONS)
         _one_of("protocol", self.protocol, tuple(PROTOCOLS))
         _one_of("dataset", self.dataset, DATASETS)
@@ -95,6 +98,15 @@ class RunConfig:
         _one_of("precision", self.precision, ("bfloat16", "float32"))
         self._check_numbers()
         self._check_geometry()
+
+    def _take_whole_numbers_as_floats(self) -> None:
+        """So that 2 and 2.0 are one run. Refuses what is no number where one is due."""
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if spec.type is float and type(value) is int:
+                object.__setattr__(self, spec.name, float(value))
+            elif spec.type is float and type(value) is not float:
+                raise ValueError(f"{spec.name} must be a number, not {value!r}")
 
     def _check_numbers(self) -> None:
         for name in ("patch_size", "embed_dim", "depth", "num_heads", "batch_size", "num_classes"):
@@ -116,6 +128,8 @@ class RunConfig:
         if type(self.epochs) is not int or (self.epochs != 0 if untrained else self.epochs < 1):
             right = "0" if untrained else "a whole number of at least 1"
             raise ValueError(f"{self.condition}: epochs must be {right}, not {self.epochs!r}")
+        if untrained and self.protocol != "baseline":
+            raise ValueError(f"untrained_ablated has no training, so no protocol {self.protocol!r}")
 
     def _check_geometry(self) -> None:
         if len(self.image_size) != 2 or any(

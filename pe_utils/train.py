@@ -316,25 +316,33 @@ def main() -> None:
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
     parser.add_argument("--protocol", nargs="+", action="extend", choices=PROTOCOLS,
                         help="baseline if not given; with a minus: --protocol=-aa")  # fmt: skip
-    parser.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE",
-                        help="other than the preset's, such as init=timm epochs=30")  # fmt: skip
+    parser.add_argument("--set", nargs="+", action="extend", metavar="FIELD=VALUE",
+                        help="other than the preset's, such as init=timm lr=2e-3")  # fmt: skip
     parser.add_argument("--data-root", type=os.path.abspath)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     options = parser.parse_args()
+    options.set = options.set or []
+    if options.jobs < 1:
+        parser.error(f"--jobs must be at least 1, not {options.jobs}")
     try:
         changes = dict(map(_assignment, options.set))
+        if axes := {*changes} & {"preset", "condition", "seed", "protocol"}:
+            raise ValueError(f"--set {min(axes)}: use the option --{min(axes)}")
         grid = (options.preset, options.condition, options.seed, options.data_root)
         configs = [
-            c for p in options.protocol or ["baseline"] for c in runs(*grid, protocol=p, **changes)
+            c
+            for p in dict.fromkeys(options.protocol or ["baseline"])
+            for c in runs(*grid, protocol=p, **changes)
         ]
         first = configs[0]
         data = load(first.dataset, first.image_size, options.data_root)
+        if options.jobs == 1:
+            for config in configs:
+                train(config, data)
+            return
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
-    if options.jobs == 1:
-        for config in configs:
-            train(config, data)
-    elif failed := train_missing(configs, options.data_root, options.jobs,
+    if failed := train_missing(configs, options.data_root, options.jobs,
                                  ["--set", *options.set] if options.set else []):  # fmt: skip
         sys.exit(f"failed: {', '.join(failed)}")
 

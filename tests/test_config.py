@@ -66,3 +66,14 @@ def test_a_grid_holds_every_run_of_its_preset_once_seeds_outermost():
     assert [c.seed for c in grid("laptop")][::6] == [1, 2, 3, 4]  # the pilot is no evidence
     with pytest.raises(ValueError, match="unknown preset with a grid 'own'"):
         grid("own")
+
+
+def test_a_whole_number_and_the_same_float_are_one_run():
+    a, b = (preset_config("smoke", "ape", 0, rope_temperature=t) for t in (100, 100.0))
+    assert a == b
+    assert a.run_id == b.run_id
+    assert preset_config("locality_laptop", "ape", 0, mlp_ratio=2).run_id == (
+        preset_config("locality_laptop", "ape", 0).run_id
+    )
+    with pytest.raises(ValueError, match="lr must be a number, not True"):
+        preset_config("smoke", "ape", 0, lr=True)

@@ -105,8 +105,8 @@ def test_the_command_runs_what_is_missing_and_repeats_nothing(home):
 
 
 def test_the_command_trains_protocols_and_other_values_side_by_side(home):
-    options = ("--condition", "ape", "--protocol=-aa", "--protocol", "+ls", "modern", "--set",
-               "init=timm", "lr=2e-3")  # fmt: skip
+    options = ("--condition", "ape", "--protocol=-aa", "--protocol", "+ls", "modern", "+ls",
+               "--set", "init=timm", "--set", "lr=2e-3")  # fmt: skip
     assert start(*options).communicate()[0].count("epoch 2/2") == 3
     configs = [preset_config("smoke", "ape", 0, protocol=p, init="timm", lr=0.002)
                for p in ("-aa", "+ls", "modern")]  # fmt: skip
@@ -114,6 +114,27 @@ def test_the_command_trains_protocols_and_other_values_side_by_side(home):
     log = results.read("training", configs)
     assert log["protocol"].drop_duplicates().tolist() == ["+ls", "-aa", "modern"]
     assert {*log["init"]} == {"timm"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--set", "seed=1"), "--set seed: use the option --seed"),
+        (("--set", "lr=fast"), "lr must be a number, not 'fast'"),
+        (("--set", "dropout=null"), "dropout must be a number, not None"),
+        (("--set", "image_size=64"), "image_size must be (height, width), not 64"),
+        (("--set", "num_classes=5"), "has 6 classes but num_classes is 5"),
+        (("--set", "nonsense=1"), "a run has no field ['nonsense']"),
+        (("--jobs", "0"), "--jobs must be at least 1, not 0"),
+        (("--condition", "untrained_ablated", "--protocol", "modern"), "has no training, so no"),
+    ],
+)
+def test_options_that_make_no_sense_are_a_line_and_no_traceback(home, options, message):
+    process = start("--jobs", "1", "--condition", "ape", *options)
+    said = process.communicate()[0]
+    assert process.returncode == 2
+    assert message in said
+    assert "Traceback" not in said
 
 
 def test_a_finished_run_is_its_float16_weights(home, tiny):
