@@ -205,6 +205,11 @@ PRESETS: dict[str, dict] = {
         dataset="cifar10_jpeg", num_classes=10, image_size=(32, 32), patch_size=4,
         embed_dim=96, depth=8, num_heads=8, mlp_ratio=2.0, epochs=15,
     ),
+    # the same with the paper's head dimension, on 20 classes of Tiny-ImageNet: many short epochs
+    "locality_tiny": dict(
+        dataset="tiny_imagenet_20", num_classes=20, image_size=(64, 64), patch_size=8,
+        embed_dim=96, depth=8, num_heads=4, mlp_ratio=2.0, epochs=100,
+    ),
     # the laptop model on a folder of one's own; `data.runs` counts its classes
     "own": dict(
         dataset="image_folder", num_classes=2, image_size=(64, 64), patch_size=8,
@@ -221,6 +226,7 @@ GRIDS: dict[str, dict] = {
     "gpu": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
     "locality": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
     "locality_laptop": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
+    "locality_tiny": dict(conditions=("ape",), seeds=(1, 2), protocols=("baseline", "modern")),
 }
 
 # test images that SSDC and accuracy are measured on unless a chapter is told otherwise;
@@ -232,6 +238,7 @@ IMAGES = {
     "gpu": {"ssdc": 1000, "accuracy": 10000},
     "locality": {"ssdc": 1000, "accuracy": 10000},
     "locality_laptop": {"ssdc": 1000, "accuracy": 10000},
+    "locality_tiny": {"ssdc": 1000, "accuracy": 1000},
     "own": {"ssdc": 1000, "accuracy": 10000},
 }
 

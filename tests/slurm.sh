@@ -2,7 +2,8 @@
 # The smoke grid on a real Slurm with one node: `make test-slurm` (root, Debian: slurm-wlm munge).
 # Trains, measures and builds in a fresh clone; one job is cancelled on the way and must be done
 # again; a second call must find nothing to do. No systemd, cgroups or accounting; everything lies
-# in a temporary folder but /etc/slurm, where srun inside a job looks for its settings.
+# in a temporary folder but /etc/slurm, where srun inside a job looks for its settings. A green run
+# leaves its record in book/_assets/slurm.txt.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 dir=$(mktemp -d) && chmod 711 "$dir"
@@ -72,7 +73,7 @@ cancel_one() {  # the first training job that runs
         sleep 0.2
     done
 }
-cancel_one & canceller=$!
+cancel_one > "$dir/log/cancelled" & canceller=$!
 flow | tee "$dir/log/flow" | grep -E "^Finished|steps|rror|retr|cancel" || true
 wait "$canceller"
 grep -q "steps (100%) done" "$dir/log/flow"
@@ -83,5 +84,14 @@ test -f book/_build/html/index.html
 for log in runs/logs/smoke/*-seed0-*.log; do  # nothing trained twice
     [ "$(grep -c "epoch 2/2" "$log")" -le 1 ] || { echo "trained twice: $log" >&2; exit 1; }
 done
-flow -n | grep "Nothing to be done"
-echo "green: trained, measured, built; a cancelled job was done again; a second call had nothing to do"
+flow -n | grep "Nothing to be done" > "$dir/log/again"
+{
+    echo "$(date -u +%F), $(slurmctld -V), snakemake $(snakemake --version), $(nproc) CPUs,"
+    echo "code $(git rev-parse --short=12 HEAD), snakemake --config preset=smoke --workflow-profile profiles/slurm"
+    sed -n '/^Job stats/,/^total/p' "$dir/log/flow"
+    cat "$dir/log/cancelled"
+    grep -m 1 "Trying to restart job" "$dir/log/flow"
+    grep -a "steps (100%) done" "$dir/log/flow"
+    echo "the same command again:"
+    cat "$dir/log/again"
+} | tee "$root/book/_assets/slurm.txt"
