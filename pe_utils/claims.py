@@ -204,7 +204,10 @@ def scoreboard_html(rows: pd.DataFrame, chapters: str = "") -> str:
             cells.append(_verdict_cell(own))
         cells.append(escape(DEVIATIONS[claim]))
         body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-    return f'<table class="scoreboard"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return (
+        f'<table class="dataframe scoreboard"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
 
 
 def _verdict_cell(rows: pd.DataFrame) -> str:

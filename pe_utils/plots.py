@@ -281,18 +281,18 @@ def mad_entropy_plane(
     for axis, (name, distance) in zip(axes[0], uniform.items(), strict=True):
         own = _of(rows, **{by: name})
         for i, (_, heads) in enumerate(own.groupby("seed")):
-            points = axis.scatter(heads["mad"], heads["entropy"], c=heads["depth"], cmap="viridis",
-                                  vmin=0, vmax=depths, marker="o^sD"[i % 4], s=28, lw=0.4,
-                                  edgecolor="#222222", zorder=2 + i)  # fmt: skip
+            axis.scatter(heads["mad"], heads["entropy"], c=heads["depth"], cmap="viridis",
+                         vmin=0, vmax=depths, marker="o^sD"[i % 4], s=28, lw=0.4,
+                         edgecolor="#222222", zorder=2 + i)  # fmt: skip
         axis.plot(distance, 1, "x", color="#d55e00", ms=8, mew=2)
         axis.set_title(name, fontweight="bold", fontsize=10)
         axis.set_xlabel("mean attention distance (of the diagonal)")
     axes[0, 0].set_ylabel("normalised entropy")
     axes[0, 0].set_xlim(0, max(0.5, rows["mad"].max() + 0.02))
     axes[0, 0].set_ylim(0, 1.05)
-    figure.colorbar(
-        points, ax=axes, label="depth", ticks=range(0, depths + 1, 1 + depths // 8), fraction=0.03
-    )
+    scale = plt.cm.ScalarMappable(plt.Normalize(0, depths), "viridis")
+    ticks = range(0, depths + 1, 1 + depths // 8)
+    figure.colorbar(scale, ax=axes, label="depth", ticks=ticks, fraction=0.03)
     plt.close(figure)
     return figure
 

@@ -1,8 +1,8 @@
 """Tidy result tables and their manifest: `results/<preset>/<table>.csv`, written atomically.
 
-A row belongs to one run (`run`, `condition`, `init`, `protocol`,
-`seed`) and to the settings it was measured
-with (number of images, orders, ...), which are columns too: rows of other settings never mix.
+A row belongs to one run (`run`, `condition`, `init`, `protocol`, `seed`) and to the settings it was
+measured with (number of images, orders, ...), which are columns too: rows of other settings never
+mix.
 """
 
 import fcntl

@@ -45,7 +45,7 @@ SelectTypeParameters=CR_CPU_Memory
 ReturnToService=2
 MinJobAge=3600
 KillWait=5
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=$memory State=UNKNOWN
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc --all) RealMemory=$memory State=UNKNOWN
 PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE State=UP
 CONF
 
@@ -86,7 +86,7 @@ for log in runs/logs/smoke/*-seed0-*.log; do  # nothing trained twice
 done
 flow -n | grep "Nothing to be done" > "$dir/log/again"
 {
-    echo "$(date -u +%F), $(slurmctld -V), snakemake $(snakemake --version), $(nproc) CPUs,"
+    echo "$(date -u +%F), $(slurmctld -V), snakemake $(snakemake --version), $(nproc --all) CPUs,"
     echo "code $(git rev-parse --short=12 HEAD), snakemake --config preset=smoke --workflow-profile profiles/slurm"
     sed -n '/^Job stats/,/^total/p' "$dir/log/flow"
     cat "$dir/log/cancelled"
