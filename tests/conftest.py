@@ -1,12 +1,14 @@
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
-from pe_utils.config import RunConfig, preset_config
+from pe_utils.config import PILOT_SEED, RunConfig, preset_config
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 torch.set_num_threads(1)  # more are slower on tiny tensors
@@ -17,6 +19,30 @@ def home(tmp_path, monkeypatch):
     """An empty place for runs, weights and results."""
     monkeypatch.setenv("PE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def fixed_before():
+    """Check that a file was last changed before the first evidence in a table, in git's order."""
+    root = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+        return done.stdout if done.returncode == 0 else ""
+
+    def check(criteria: str, table: str) -> None:
+        if git("rev-parse", "--is-shallow-repository").strip() != "false":
+            pytest.skip("without its whole history a repository does not tell")
+        last = git("log", "-1", "--format=%H", "--", criteria).strip()
+        for commit in git("log", "--reverse", "--topo-order", "--format=%H", "--", table).split():
+            stored = git("show", f"{commit}:{table}")
+            if stored and (pd.read_csv(io.StringIO(stored))["seed"] != PILOT_SEED).any():
+                assert git("rev-list", f"{commit}..{last}") == "", f"{last} is after {commit}"
+                assert last != commit
+                return
+        pytest.skip("no evidence yet")
+
+    return check
 
 
 @pytest.fixture
