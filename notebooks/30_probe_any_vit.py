@@ -18,8 +18,8 @@
 # How to do it in five lines, or from the command line, is on the page
 # [Probe your own model](../probe_your_own.md).
 #
-# **Cost.** Nothing is stored: about a minute on one CPU thread at the defaults, in proportion to the number
-# of images, of orders and of kinds of positions.
+# **Cost.** Nothing is stored. The time is in proportion to the number of images, of orders and of kinds of
+# positions.
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # whose trained models are probed first: smoke, laptop, laptop_tiny or own
@@ -137,7 +137,7 @@ glue("n_orders", n_orders, display=False)
 
 # %% [markdown]
 # {glue:text}`n_verified` families are supported; a model of any other class is put through the same test
-# and then either measured or refused, never silently wrong.
+# and then either measured or refused.
 #
 # ## The authors' checkpoints
 #

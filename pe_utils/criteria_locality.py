@@ -17,7 +17,6 @@ import pandas as pd
 from pe_utils.config import FACTORIAL, PROTOCOLS
 from pe_utils.stats import Interval, contrast_interval
 
-COMPONENTS = ("aa", "cutmix", "ls")
 SPLIT = 0.210 - 0.024  # published: minimum MAD at least without CutMix, at most with it
 QUANTITIES = ["min_mad", "self_share", "min_entropy", "early_mad", "mad_rise", "entropy_rise"]
 GAIN = 0.065  # published: CutMix and AutoAugment gain 6 to 7 points each

@@ -2,7 +2,6 @@
 
 A cluster gives a job its own devices. On a plain machine nobody does: there a job takes the first N
 that are free, with a file lock each, which the kernel drops when the process ends, however it ends.
-With N > 1 the module runs under `accelerate launch`, one process per device.
 """
 
 import fcntl
@@ -51,13 +50,10 @@ def main() -> None:
     if len(sys.argv) < 3 or not sys.argv[1].isdigit():
         sys.exit(__doc__)
     n, module = int(sys.argv[1]), sys.argv[2:]
-    run = [sys.executable, "-m"]
     if n:
         gpus = visible_gpus()
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus if len(gpus) == n else claim(n, gpus))
-    if n > 1:
-        run += ["accelerate.commands.launch", "--num_processes", str(n), "--module"]
-    os.execv(run[0], run + module)
+    os.execv(sys.executable, [sys.executable, "-m", *module])
 
 
 if __name__ == "__main__":
