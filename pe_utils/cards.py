@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_utils import results
 from pe_utils.config import IMAGES, PRESETS, home, preset_config
-from pe_utils.results import write_atomically
+from pe_utils.storage import write_atomically
 
 HEAD = """# Weights of preset `{preset}`
 

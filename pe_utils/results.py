@@ -5,14 +5,11 @@ measured with (number of images, orders, ...), which are columns too: rows of ot
 mix.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -22,6 +19,7 @@ import pandas as pd
 from safetensors import safe_open
 
 from pe_utils.config import CONDITIONS, EXTENSIONS, PROTOCOLS, RunConfig, home
+from pe_utils.storage import alone, write_atomically
 
 RUN_COLUMNS = ["run", "condition", "init", "protocol", "seed"]
 
@@ -65,7 +63,7 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
         raise ValueError(f"{table}, {config.run_id}: rows must not be empty, missing or infinite")
     run = {"run": config.run_id} | {name: getattr(config, name) for name in RUN_COLUMNS[1:]}
     new = pd.concat([pd.DataFrame(run | settings, index=new.index), new], axis=1)
-    with _lock(config.preset):
+    with alone(home() / "runs" / config.preset / "results.lock"):
         old = _read(table, config.preset)
         if len(old.columns) and list(old.columns) != list(new.columns):
             raise ValueError(
@@ -86,19 +84,6 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
 def published() -> dict:
     """The published tables and curves (arXiv:2606.00124 and 2605.16390), as read off the papers."""
     return json.loads(files("pe_utils").joinpath("published_values.json").read_text())
-
-
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` on a temporary file beside `path`, then move it there: whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @cache
@@ -192,13 +177,3 @@ def weights_record(config: RunConfig) -> dict:
     content = path.read_bytes()
     tensors = content[8 + int.from_bytes(content[:8], "little") :]  # without the header's metadata
     return record | {"sha256": hashlib.sha256(tensors).hexdigest()}
-
-
-@contextmanager
-def _lock(preset: str) -> Iterator[None]:
-    """One writer at a time for a preset's tables; the kernel drops a dead process's lock."""
-    path = home() / "runs" / preset / "results.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -2,11 +2,12 @@
 
 Nothing depends on where a run was cut: every step draws from generators seeded by (seed, step),
 so a resumed run ends with the same bits as an unbroken one. On a CPU a run uses one thread, so
-that its weights do not depend on the number of cores; runs are what goes in parallel.
+that its weights do not depend on the number of cores; runs are what goes in parallel. Started by
+`accelerate launch`, the processes share one run: each takes its part of every batch, and the first
+one writes.
 """
 
 import argparse
-import fcntl
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import timm
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from timm.models.eva import Eva
 from timm.optim import param_groups_weight_decay
@@ -35,7 +37,8 @@ from pe_utils.evaluate import accuracy
 from pe_utils.interventions import permute_tokens
 from pe_utils.models import build_vit
 from pe_utils.protocols import label_smoothing, training_batch
-from pe_utils.results import code_version, weights_record, write_atomically
+from pe_utils.results import code_version, weights_record
+from pe_utils.storage import alone, write_atomically
 
 SNAPSHOTS = 12
 CHECKPOINT_SECONDS = 60
@@ -99,8 +102,8 @@ def train(config: RunConfig, data: ImageData) -> None:
     process asked for the same run waits for the first.
 
     Raises:
-        ValueError: the data have other classes or another image size than the config, or the
-            run, or the preset's other results, stand on other data.
+        ValueError: the data have other classes or another image size than the config, the run, or
+            the preset's other results, stand on other data, or the processes cannot share a batch.
     """
     if len(data.classes) != config.num_classes:
         raise ValueError(
@@ -111,23 +114,35 @@ def train(config: RunConfig, data: ImageData) -> None:
             f"images are {tuple(data.train.images.shape[2:])}, not {config.image_size}"
         )
     results.check_data(config.preset, data.name, data.digest)
-    with _alone(config), _one_thread():
+    devices = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")  # see _autocast
+    if config.batch_size % devices.num_processes:
+        raise ValueError(
+            f"{devices.num_processes} processes cannot share a batch of {config.batch_size} equally"
+        )
+    lock = alone(config.run_dir / "lock") if devices.is_main_process else nullcontext()
+    with lock, _one_thread():
+        devices.wait_for_everyone()
         if not finished(config):
-            _Run(config, data).finish()
+            _Run(config, data, devices).finish()
+        devices.wait_for_everyone()
 
 
 class _Run:
     """The state of one run in progress."""
 
-    def __init__(self, config: RunConfig, data: ImageData) -> None:
-        self.config, self.data = config, data
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    def __init__(self, config: RunConfig, data: ImageData, devices: Accelerator) -> None:
+        self.config, self.data, self.devices = config, data, devices
+        self.device = devices.device
+        self.images = data.train.images.to(self.device)  # on a CPU they stay mapped from the disk
         self.model = build_vit(config).to(self.device)
         groups = param_groups_weight_decay(
             self.model, config.weight_decay, no_weight_decay_list=self.model.no_weight_decay()
         )
         kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer]
-        self.optimizer = kind(groups, lr=config.lr)
+        self.optimizer = kind(groups, lr=config.lr, fused=self.device.type == "cuda")
+        self.forward = devices.prepare(self.model)
+        if self.device.type == "cuda" and config.condition != "rpt":  # whose hook is new each step
+            self.forward = torch.compile(self.forward)
         self.steps_per_epoch = max(1, len(data.train) // config.batch_size)
         self.steps = config.epochs * self.steps_per_epoch
         self.snapshots = {*np.geomspace(1, max(1, self.steps), SNAPSHOTS).round().astype(int)}
@@ -159,7 +174,8 @@ class _Run:
         write_atomically(self.checkpoint, lambda path: torch.save(state, path))
 
     def finish(self) -> None:
-        progress = tqdm(total=self.steps, initial=self.step, desc=self.config.run_id, disable=None)
+        quiet = None if self.devices.is_main_process else True
+        progress = tqdm(total=self.steps, initial=self.step, desc=self.config.run_id, disable=quiet)
         saved = time.monotonic()
         while self.step < self.steps:
             began = time.monotonic()
@@ -167,30 +183,38 @@ class _Run:
             self.step += 1
             self.seconds += time.monotonic() - began
             progress.update()
-            if self.step in self.snapshots:
-                path = self.config.run_dir / "snapshots" / f"step-{self.step:07d}.safetensors"
-                write_atomically(path, self._write_weights)
             ended_epoch = self.step % self.steps_per_epoch == 0
             if ended_epoch:
                 self._end_epoch(progress)
+            if not self.devices.is_main_process:
+                continue
+            if self.step in self.snapshots:
+                path = self.config.run_dir / "snapshots" / f"step-{self.step:07d}.safetensors"
+                write_atomically(path, self._write_weights)
             if ended_epoch or time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self._save()
                 saved = time.monotonic()
         progress.close()
+        if self.devices.is_main_process:
+            self._store()
+
+    def _store(self) -> None:
+        """Weights and log; the checkpoint goes last: until then a kill loses nothing."""
         write_atomically(self.config.weights_path, self._write_weights)
         if self.log:
             results.add("training", self.config, self.log, epochs=self.config.epochs)
-        self.checkpoint.unlink(missing_ok=True)  # last: until then a kill loses nothing
+        self.checkpoint.unlink(missing_ok=True)
 
     def _one_step(self) -> float:
         config, (epoch, batch) = self.config, divmod(self.step, self.steps_per_epoch)
         order = torch.randperm(len(self.data.train), generator=_generator(config.seed, epoch, 1))
         picked = order[batch * config.batch_size : (batch + 1) * config.batch_size]
         draws = _generator(config.seed, self.step, 2)
-        train = self.data.train
-        images, labels = training_batch(config, train.images[picked], train.labels[picked], draws)
-        images, labels = images.to(self.device), labels.to(self.device)
-        torch.manual_seed(draws.initial_seed() + 1)  # dropout and stochastic depth
+        labels = self.data.train.labels[picked].to(self.device)
+        images, labels = training_batch(config, self.images[picked], labels, draws)
+        rank, ranks = self.devices.process_index, self.devices.num_processes
+        images, labels = images[rank::ranks], labels[rank::ranks]
+        torch.manual_seed(draws.initial_seed() + 1 + rank)  # dropout and stochastic depth
         shuffle = nullcontext()
         if config.condition == "rpt":
             order = torch.randperm(math.prod(config.grid), generator=draws)
@@ -200,12 +224,12 @@ class _Run:
         self.model.train()
         with shuffle, _autocast(config, self.device):
             loss = nn.functional.cross_entropy(
-                self.model(images), labels, label_smoothing=label_smoothing(config)
+                self.forward(images), labels, label_smoothing=label_smoothing(config)
             )
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        return loss.item()
+        return self.devices.reduce(loss.detach(), "mean").item()
 
     def _schedule(self) -> float:
         """Linear warm-up, then half a cosine to zero; a factor on the learning rate."""
@@ -215,13 +239,14 @@ class _Run:
         return 0.5 * (1 + math.cos(math.pi * (self.step - warmup) / (self.steps - warmup)))
 
     def _end_epoch(self, progress: tqdm) -> None:
-        self.model.eval()
-        held_out = accuracy(self.model, self.data.held_out.images, self.data.held_out.labels)
+        held_out = self._held_out_accuracy()
         speed = self.step * self.config.batch_size / self.seconds
         row = dict(epoch=self.step // self.steps_per_epoch, step=self.step,
                    loss=float(np.mean(self.losses)), held_out_accuracy=held_out,
                    images_per_second=speed, minutes=self.seconds / 60)  # fmt: skip
         self.losses, self.log = [], [*self.log, row]
+        if not self.devices.is_main_process:
+            return
         lines = [",".join(row), *(",".join(f"{v:.6g}" for v in r.values()) for r in self.log)]
         path = self.config.run_dir / "log.csv"
         write_atomically(path, lambda p: p.write_text("\n".join(lines) + "\n"))
@@ -232,6 +257,15 @@ class _Run:
             f"{left:.1f} min left",
             file=sys.stderr,
         )
+
+    def _held_out_accuracy(self) -> float:
+        """Every process counts its share of the images."""
+        part = slice(self.devices.process_index, None, self.devices.num_processes)
+        images, labels = self.data.held_out.images[part], self.data.held_out.labels[part]
+        self.model.eval()
+        right = round(accuracy(self.model, images, labels) * len(labels)) if len(labels) else 0
+        right = self.devices.reduce(torch.tensor(right, device=self.device), "sum")
+        return int(right) / len(self.data.held_out)
 
     def _write_weights(self, path: Path) -> None:
         weights = {
@@ -256,15 +290,6 @@ def _generator(seed: int, position: int, stream: int) -> torch.Generator:
 
 def _autocast(config: RunConfig, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
-
-
-@contextmanager
-def _alone(config: RunConfig) -> Iterator[None]:
-    """Hold the run's lock; the kernel drops it when the process ends, however it ends."""
-    config.run_dir.mkdir(parents=True, exist_ok=True)
-    with open(config.run_dir / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager
@@ -336,7 +361,7 @@ def main() -> None:
         ]
         first = configs[0]
         data = load(first.dataset, first.image_size, options.data_root)
-        if options.jobs == 1:
+        if options.jobs == 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
             for config in configs:
                 train(config, data)
             return

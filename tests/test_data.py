@@ -1,18 +1,21 @@
 import hashlib
 import http.server
+import io
+import json
 import pickle
 import threading
 import zipfile
 from functools import partial
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
 
-from pe_utils import data
+from pe_utils import data, sources
 from pe_utils.config import ROOT
-from pe_utils.data import augment, load
+from pe_utils.data import augment, load, random_resized_crop
 
 
 def write_folder(root, classes=("a", "b"), test="val", n=10, size=(32, 32)):
@@ -47,7 +50,8 @@ def test_a_folder_is_read_decoded_once_and_kept_apart(home, tmp_path, test):
     trained = torch.cat([first.train.images, first.held_out.images])
     labels = torch.cat([first.train.labels, first.held_out.labels])
     assert labels[(trained == wanted).all(dim=(1, 2, 3))].tolist() == [1]
-    assert len(list((home / "runs" / "cache").iterdir())) == 1
+    (folder,) = (home / "runs" / "cache").glob("*[!k]")
+    assert sorted(p.name for p in folder.iterdir()) == ["meta.json", "test.npy", "train.npy"]
     again = load("image_folder", (32, 32), root)
     assert again.digest == first.digest
     assert torch.equal(again.test.images, first.test.images)
@@ -160,7 +164,7 @@ def test_a_part_of_tiny_imagenet_is_named_when_it_is_absent(home, tmp_path):
     write_tiny(tmp_path)
     with pytest.raises(ValueError, match=r"wnids.txt lists no n01443537, n01784675"):
         load("tiny_imagenet_20", (64, 64), tmp_path)
-    write_tiny(tmp_path / "twenty", classes=data.TINY_20)
+    write_tiny(tmp_path / "twenty", classes=sources.TINY_20)
     with pytest.raises(ValueError, match=r"tiny_imagenet_20 in .* has digest .* should be 9ab3c97"):
         load("tiny_imagenet_20", (64, 64), tmp_path / "twenty")
 
@@ -171,11 +175,11 @@ def test_tiny_imagenet_is_downloaded_once_and_checked(home, tmp_path, monkeypatc
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/{archive.name}"
-        monkeypatch.setattr(data, "TINY_URL", url)
+        monkeypatch.setattr(sources, "TINY_URL", url)
         with pytest.raises(FileNotFoundError, match=r"download failed .*orrupt.* another machine"):
             load("tiny_imagenet", (64, 64), tmp_path / "to")
         assert not list((tmp_path / "to").iterdir())
-        monkeypatch.setattr(data, "TINY_MD5", hashlib.md5(archive.read_bytes()).hexdigest())
+        monkeypatch.setattr(sources, "TINY_MD5", hashlib.md5(archive.read_bytes()).hexdigest())
         first = load("tiny_imagenet", (64, 64), tmp_path / "to")
         server.shutdown()
     assert [p.name for p in (tmp_path / "to").iterdir()] == ["tiny-imagenet-200.zip"]
@@ -184,12 +188,15 @@ def test_tiny_imagenet_is_downloaded_once_and_checked(home, tmp_path, monkeypatc
         load("tiny_imagenet", (64, 64), tmp_path / "elsewhere")
 
 
-def test_a_broken_image_is_named_and_leaves_no_cache(home, tmp_path):
+def test_a_broken_image_is_named_and_nothing_half_decoded_is_read(home, tmp_path):
     root = write_folder(tmp_path / "images")
     (root / "train" / "a" / "5.png").write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"train/a/5\.png cannot be read as an image"):
         load("image_folder", (32, 32), root)
-    assert not list(home.glob("runs/cache/*"))
+    with pytest.raises(ValueError, match=r"train/a/5\.png cannot be read as an image"):
+        load("image_folder", (32, 32), root)
+    (root / "train" / "a" / "5.png").unlink()
+    assert len(load("image_folder", (32, 32), root).train) == 17
 
 
 def test_augmentation_draws_for_each_image_and_only_moves_pixels():
@@ -203,6 +210,26 @@ def test_augmentation_draws_for_each_image_and_only_moves_pixels():
         steps = one[0, 8:24, 8:24].diff(dim=1).unique()
         assert steps.tolist() in ([1], [-1])  # flipped or not, never mixed
     again = augment(image.repeat(64, 1, 1, 1), torch.Generator().manual_seed(0))
+    assert torch.equal(out, again)
+
+
+def test_resized_crops_are_windows_of_the_image_drawn_for_each(home):
+    rows, cols = torch.meshgrid(torch.arange(32.0), torch.arange(64.0), indexing="ij")
+    image = torch.stack([rows * 8, cols * 4, torch.full((32, 64), 7.0)]).round().to(torch.uint8)
+    batch = image.repeat(300, 1, 1, 1)
+    out = random_resized_crop(batch, torch.Generator().manual_seed(0))
+    assert out.shape == batch.shape
+    assert out.dtype == torch.uint8
+    assert (out[:, 2] == 7).all()
+    red, green = out[:, 0].float(), out[:, 1].float()
+    assert (red.std(dim=2).max(), green.std(dim=1).max()) < (0.5, 0.5)  # axis-parallel windows
+    height = (red[:, -1, 0] - red[:, 0, 0]) / 248
+    width = (green[:, 0, -1] - green[:, 0, 0]) / 252
+    assert 0.4 < (width < 0).float().mean() < 0.6  # flipped
+    area = height * width.abs()
+    assert (area.min() > 0.05, area.max() <= 1) == (True, True)
+    assert area.mean() == pytest.approx(0.54, abs=0.06)
+    again = random_resized_crop(batch, torch.Generator().manual_seed(0))
     assert torch.equal(out, again)
 
 
@@ -254,3 +281,46 @@ def test_cifar100_that_is_not_there_says_how_to_get_it(home, tmp_path, monkeypat
     monkeypatch.setattr(data.CIFAR100, "url", (tmp_path / "nothing.tar.gz").as_uri())
     with pytest.raises(FileNotFoundError, match=r"no CIFAR-100: looked for .* the download failed"):
         load("cifar100", (32, 32), tmp_path)
+
+
+def write_parquet(folder, rng):
+    """ImageNet-100 as the hub has it: shards of rows (image, label), names in the metadata."""
+    folder.mkdir(parents=True)
+    names = ["zebra", "ant"]
+    info = {"info": {"features": {"label": {"names": names}}}}
+    pixels = {}
+    for split, counts in (("train", (3, 4)), ("validation", (2, 0))):
+        for shard, n in enumerate(counts):
+            rows = []
+            for i in range(n):
+                image = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                stream = io.BytesIO()
+                Image.fromarray(image).save(stream, "PNG")
+                rows.append({"image": {"bytes": stream.getvalue(), "path": None}, "label": i % 2})
+                pixels[split, shard, i] = image
+            image_type = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+            schema = pyarrow.schema({"image": image_type, "label": pyarrow.int64()},
+                                    metadata={"huggingface": json.dumps(info)})  # fmt: skip
+            table = pyarrow.Table.from_pylist(rows, schema)
+            name = f"{split}-{shard:05d}-of-00002.parquet"
+            pyarrow.parquet.write_table(table, folder / name, row_group_size=2)
+    return pixels
+
+
+def test_imagenet_100_is_read_from_the_hubs_parquet_files(home, tmp_path):
+    pixels = write_parquet(tmp_path / "imagenet-100" / "data", np.random.default_rng(0))
+    found = load("imagenet_100", (32, 32), tmp_path)
+    assert found.classes == ("000 zebra", "001 ant")  # the hub's order, not the alphabet's
+    assert (len(found.train), len(found.held_out), len(found.test)) == (6, 1, 2)
+    seen = torch.cat([found.train.images, found.held_out.images, found.test.images])
+    labels = torch.cat([found.train.labels, found.held_out.labels, found.test.labels])
+    for (_, _, i), image in pixels.items():
+        same = (seen == torch.from_numpy(image).permute(2, 0, 1)).all(dim=(1, 2, 3))
+        assert labels[same].tolist() == [i % 2]
+
+
+def test_imagenet_100_is_read_from_folders_or_says_what_it_wants(home, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"imagenet-100/train .* clane9/imagenet-100"):
+        load("imagenet_100", (32, 32), tmp_path)
+    write_folder(tmp_path / "imagenet-100")
+    assert load("imagenet_100", (32, 32), tmp_path).classes == ("a", "b")

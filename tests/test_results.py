@@ -106,20 +106,6 @@ def test_only_finished_runs_have_results(home, tiny):
         results.read("accuracy", [tiny()], images=10)
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
-    path = tmp_path / "table.csv"
-    path.write_text("old")
-
-    def half(temporary):
-        temporary.write_text("ne")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        results.write_atomically(path, half)
-    assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
-    assert path.read_text() == "old"
-
-
 def test_processes_that_write_at_once_lose_no_row(run):
     script = (
         "import sys; from pe_utils import results; "

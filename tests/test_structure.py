@@ -16,11 +16,12 @@ PAGES = sorted((ROOT / "book").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 LEVEL = {
     "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "families": 0, "launch": 0,
-    "checkpoints": 0,
+    "checkpoints": 0, "storage": 0,
     "interventions": 1, "capture": 1, "corruptions": 0, "plots": 1, "criteria": 1,
-    "data": 1, "models": 1, "results": 1,
-    "evaluate": 2, "train": 3, "claims": 4, "selftest": 2, "probe": 4, "notebook": 4, "chapters": 4,
-    "remeasure": 4, "cards": 2, "encodings": 0, "criteria_locality": 1, "protocols": 2,
+    "data": 3, "models": 1, "results": 1,
+    "evaluate": 4, "train": 5, "claims": 6, "selftest": 4, "probe": 6, "notebook": 6, "chapters": 6,
+    "remeasure": 6, "cards": 2, "encodings": 0, "criteria_locality": 1, "protocols": 4, "packed": 1,
+    "sources": 2,
 }  # fmt: skip
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 

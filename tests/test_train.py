@@ -5,8 +5,10 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from pe_utils import results
@@ -55,7 +57,7 @@ def test_a_run_cut_in_the_middle_of_an_epoch_draws_the_same(home, tiny, monkeypa
     unbroken = load_file(config.weights_path)
     monkeypatch.setenv("PE_HOME", str(home / "broken"))
     torch.manual_seed(2)
-    run = _Run(config, PHOTOS)
+    run = _Run(config, PHOTOS, Accelerator(cpu=True))
     for _ in range(run.steps_per_epoch // 2):
         run.losses.append(run._one_step())
         run.step += 1
@@ -67,7 +69,7 @@ def test_a_run_cut_in_the_middle_of_an_epoch_draws_the_same(home, tiny, monkeypa
 
 def test_a_run_cut_between_its_weights_and_its_table_is_not_finished(home, tiny):
     config = tiny("ape")
-    run = _Run(config, PHOTOS)
+    run = _Run(config, PHOTOS, Accelerator(cpu=True))
     run._save()
     train(config, PHOTOS)
     table = results.folder("smoke") / "training.csv"
@@ -79,6 +81,31 @@ def test_a_run_cut_between_its_weights_and_its_table_is_not_finished(home, tiny)
     trained_model(config, PHOTOS)
     assert finished(config)
     assert len(table.read_text().splitlines()) == len(rows.splitlines())
+
+
+def test_two_devices_train_one_run_as_one_device_does(home, monkeypatch):
+    options = ("-m", "pe_utils.train", "--preset", "smoke", "--condition", "rpt", "rope",
+               "--set", "precision=float32", "batch_size=60")  # fmt: skip
+    configs = [preset_config("smoke", c, 0, precision="float32", batch_size=60)
+               for c in ("rpt", "rope")]  # fmt: skip
+    launch = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2",
+              "--main_process_port", "0")  # fmt: skip
+    shared = subprocess.run([*launch, *options], capture_output=True, text=True)
+    assert shared.returncode == 0, shared.stderr[-2000:]
+    assert shared.stderr.count("epoch 2/2") == 2  # one process reports
+    both = results.read("training", configs)
+    monkeypatch.setenv("PE_HOME", str(home / "alone"))
+    for config in configs:
+        train(config, PHOTOS)
+    alone = results.read("training", configs)
+    np.testing.assert_allclose(both["loss"], alone["loss"], atol=1e-4)
+    np.testing.assert_allclose(both["held_out_accuracy"], alone["held_out_accuracy"], atol=1 / 60)
+
+
+def test_devices_that_cannot_share_a_batch_say_so(home, tiny, monkeypatch):
+    monkeypatch.setattr(Accelerator, "num_processes", 3)
+    with pytest.raises(ValueError, match="3 processes cannot share a batch of 64 equally"):
+        train(tiny(), PHOTOS)
 
 
 def test_two_processes_asked_for_one_run_train_it_once(home):
