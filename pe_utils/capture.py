@@ -127,7 +127,7 @@ def attention_maps(model: nn.Module, receive: Callable[[int, Tensor], None]) -> 
 
     Raises:
         ValueError: another kind of model (windowed ones have no attention among all patches), or
-            a block whose attention cannot be read.
+            a block whose attention cannot be read, which may show only after the body.
     """
     _check(model, ["block_input"])
     for depth, block in enumerate(model.blocks):
@@ -137,14 +137,22 @@ def attention_maps(model: nn.Module, receive: Callable[[int, Tensor], None]) -> 
             raise ValueError(
                 f"block {depth} has a {type(attn).__name__}, whose attention cannot be read"
             )
+    listeners = []
     with ExitStack() as hooks:
         for depth, block in enumerate(model.blocks):
             listener = _Listener(block.attn, receive, depth, model.num_prefix_tokens)
+            listeners.append(listener)
             weights = block.attn.attn_drop.register_forward_pre_hook(listener.hear)
             hooks.callback(weights.remove)
             whole = block.attn.register_forward_hook(listener.again, with_kwargs=True)
             hooks.callback(whole.remove)
         yield
+    for listener in listeners:
+        if listener.ran and not listener.heard:
+            raise ValueError(
+                f"block {listener.depth} computes attention weights that never pass its "
+                "`attn_drop`, so they cannot be read"
+            )
 
 
 class _Listener:
@@ -155,11 +163,12 @@ class _Listener:
     ) -> None:
         self.receive, self.depth, self.prefix = receive, depth, prefix
         self.fused, self.heads, self.asked = attn.fused_attn, attn.num_heads, False
+        self.ran = self.heard = False
 
     def hear(self, _drop: nn.Module, args: tuple) -> None:
         if self.fused and not self.asked:  # another listener's doing
             return
-        weights = args[0].detach()
+        self.heard, weights = True, args[0].detach()
         if weights.ndim != 4 or weights.shape[1] != self.heads:
             raise ValueError(
                 f"block {self.depth} has {self.heads} heads, but attention of shape "
@@ -176,6 +185,7 @@ class _Listener:
 
     def again(self, attn: nn.Module, args: tuple, kwargs: dict, _output: Tensor) -> None:
         """Compute a fused attention once more, step by step, so that its weights pass `hear`."""
+        self.ran = True
         if not self.fused or not attn.fused_attn:
             return
         self.asked, attn.fused_attn = True, False

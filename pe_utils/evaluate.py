@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from pe_utils.capture import attention_maps, token_similarity
 from pe_utils.data import MEAN, STD, Split, normalise
-from pe_utils.families import grid_of
+from pe_utils.families import check_family, grid_of
 from pe_utils.interventions import permute_tokens
 from pe_utils.metrics import (
     attention_entropy,
@@ -73,6 +73,7 @@ def ssdc_by_depth(model: nn.Module, images: Tensor, depths: int | None = None) -
     """
     if not len(images):
         raise ValueError("ssdc_by_depth needs at least one image")
+    check_family(model)
     _check_eval(model)
     last = (len(model.blocks) if depths is None else depths) - 1
     run = model
@@ -159,6 +160,7 @@ def ssdc_variants(model: nn.Module, images: Tensor) -> pd.DataFrame:
     Returns: columns similarity (`cosine`, `centred`), norm (`l1`, `l2`), depth, ssdc.
     Raises: ValueError: as `ssdc_by_depth`.
     """
+    check_family(model)
     _check_eval(model)
     grid, rows = grid_of(model, images.shape[-2:]), []
     for name in ("cosine", "centred"):
@@ -182,6 +184,7 @@ def attention_by_head(model: nn.Module, images: Tensor) -> pd.DataFrame:
     """
     if not len(images):
         raise ValueError("attention_by_head needs at least one image")
+    check_family(model)
     _check_eval(model)
     grid, sums = grid_of(model, images.shape[-2:]), defaultdict(float)
 

@@ -43,7 +43,10 @@ def check_family(model: nn.Module) -> None:
     Raises: ValueError: names the model and the reason.
     """
     kind = type(model).__name__
-    if not isinstance(model, (*FAMILIES, *accepted)):
+    for inner in ("_orig_mod", "module"):  # of torch.compile and of DataParallel
+        if inner in model._modules:
+            raise ValueError(f"{kind} wraps a model; pass that one, model.{inner}")
+    if not trusted(model):
         why = known_reason(model)
         if why is None:
             names = ", ".join(family.__name__ for family in FAMILIES)
@@ -53,12 +56,21 @@ def check_family(model: nn.Module) -> None:
         raise ValueError(f"{kind} is not supported: {why}")
     if isinstance(model, NaFlexVit):
         return
-    embed = getattr(model, "patch_embed", None)
+    parts = ("patch_embed", "blocks", "num_prefix_tokens")
+    if absent := [name for name in parts if not hasattr(model, name)]:
+        raise ValueError(f"{kind} is not supported: it lacks timm's {', '.join(absent)}")
+    embed = model.patch_embed
     if not isinstance(embed, PatchEmbed):
         raise ValueError(
             f"{kind} is not supported: its patch_embed is a {type(embed).__name__}, not a plain "
             f"PatchEmbed, so its tokens may share pixels"
         )
+
+
+def trusted(model: nn.Module) -> bool:
+    """Whether its class is one of timm's own families, or passed the self-test in this process."""
+    own = type(model).__module__.startswith("timm.")
+    return (own and isinstance(model, FAMILIES)) or type(model) in accepted
 
 
 def known_reason(model: nn.Module) -> str | None:

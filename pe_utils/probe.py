@@ -4,6 +4,7 @@
 """
 
 import argparse
+import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
-from timm.models import load_checkpoint
+from timm.models import load_checkpoint, load_state_dict
+from timm.utils import ParseKwargs
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as tvf
 from tqdm import tqdm
@@ -53,7 +55,7 @@ CORRUPTIONS = ("jpeg_q5", "blur_s2.5_k5")
 
 
 def open_model(name: str, pretrained: bool = False, checkpoint: str | Path | None = None,
-               seed: int = 0) -> tuple[nn.Module, str]:  # fmt: skip
+               seed: int = 0, **changes: object) -> tuple[nn.Module, str]:  # fmt: skip
     """A model in eval mode, and in words which weights it has: random, unless asked for others.
 
     Args:
@@ -62,6 +64,7 @@ def open_model(name: str, pretrained: bool = False, checkpoint: str | Path | Non
         pretrained: fetch timm's weights from the Hugging Face hub, or its cache.
         checkpoint: a local safetensors or torch file, read without executing code.
         seed: of the random weights.
+        changes: other than the name's, as `timm.create_model` takes them (`num_classes=10`).
 
     Raises:
         ValueError: unknown name, pretrained and a checkpoint at once, a file that does not fit, or
@@ -76,17 +79,19 @@ def open_model(name: str, pretrained: bool = False, checkpoint: str | Path | Non
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            model = timm.create_model(name, pretrained=pretrained)
+            model = timm.create_model(name, pretrained=pretrained, **changes)
         except (OSError, HfHubHTTPError) as error:
             config = timm.get_pretrained_cfg(name)
-            source = config.hf_hub_id if config else name
+            source = config.hf_hub_id if config else name.removeprefix("hf-hub:")
             raise ValueError(
-                f"{name} could not be fetched ({type(error).__name__}): with a network, its "
-                f"weights are model.safetensors of {source} on the Hugging Face hub, without one "
-                f"they must lie in its cache {HF_HUB_CACHE} or be given as a checkpoint"
+                f"{name} could not be fetched ({type(error).__name__}): it is not in the cache "
+                f"{HF_HUB_CACHE}; its weights are model.safetensors of {source} on the Hugging "
+                "Face hub: fetch that file elsewhere and give it as a checkpoint"
             ) from error
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"timm cannot make {name!r}: {error}") from error
+        except (RuntimeError, TypeError, ValueError) as error:
+            near = difflib.get_close_matches(name, timm.list_models(), n=1)
+            hint = f"; did you mean {near[0]}?" if near and near[0] != name else ""
+            raise ValueError(f"timm cannot make {name!r}: {error}{hint}") from error
     weights = f"random weights (seed {seed})"
     if pretrained:
         weights = f"pretrained weights ({model.pretrained_cfg.get('tag') or 'default'})"
@@ -100,9 +105,24 @@ def _load(model: nn.Module, path: Path) -> None:
     if not path.is_file():
         raise ValueError(f"no checkpoint {path}")
     try:
-        load_checkpoint(model, str(path), weights_only=True)
+        load_state_dict(str(path), device="cpu", weights_only=True)
     except Exception as error:  # what torch and safetensors raise on other files has no common base
-        raise ValueError(f"{path} does not fit {type(model).__name__}: {error}") from error
+        raise ValueError(
+            f"{path} cannot be read as weights ({_brief(error)}); save a model's state_dict() with "
+            "safetensors or torch"
+        ) from error
+    try:
+        load_checkpoint(model, str(path), weights_only=True)
+    except Exception as error:
+        raise ValueError(
+            f"{path} does not fit {type(model).__name__} ({_brief(error)}); other classes or "
+            "sizes than timm's are given as --model-kwargs num_classes=10 img_size=96"
+        ) from error
+
+
+def _brief(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
 def read_images(source: str, model: nn.Module, n: int) -> tuple[Tensor, Tensor | None, str]:
@@ -141,7 +161,8 @@ def read_images(source: str, model: nn.Module, n: int) -> tuple[Tensor, Tensor |
 
 def _read_folder(root: Path, model: nn.Module, n: int) -> tuple[Tensor, Tensor, int]:
     if not root.is_dir():
-        raise ValueError(f"{root} is no folder; name one, or one of {', '.join(DATASETS)}")
+        sets = ", ".join(name for name in DATASETS if name != "image_folder")
+        raise ValueError(f"{root} is no folder; name one, or one of {sets}")
     files = sorted(p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES)
     if not files:
         raise ValueError(f"{root} has no images ({', '.join(sorted(SUFFIXES))})")
@@ -173,7 +194,7 @@ def probe(
         ssdc: columns intervention, site, depth, ssdc;
         attention: depth, head, mad, mad_without_query, entropy, self_share;
         scaling: kind (`table`, `rotary`, `bias`), factor, first, second, delta_ssdc, recovery, for
-            every kind of position that the model has;
+            every kind of position that the model has; empty for a model of one block;
         fragility: corruption, clean_accuracy, shifted_accuracy, fragility; empty without labels.
 
     Raises: ValueError: a measure is undefined (all similarities equal).
@@ -183,7 +204,7 @@ def probe(
               under.assign(intervention="rpi")]  # fmt: skip
     ssdc = pd.concat(curves)[["intervention", "site", "depth", "ssdc"]]
     scaling = []
-    for kind in position_kinds(model):
+    for kind in position_kinds(model) if len(model.blocks) > 1 else ():
         for factor in tqdm(FACTORS, f"scaling {kind}", disable=None, leave=False):
             with scale_kind(model, kind, factor):
                 curve = under if factor == 1 else ssdc_under_rpi(model, images, orders)
@@ -235,6 +256,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="timm's names, or mannes2026 with its checkpoint")  # fmt: skip
     parser.add_argument("--pretrained", action="store_true", help="timm's weights, else random")
     parser.add_argument("--checkpoint", help="a local safetensors or torch file, for one model")
+    parser.add_argument("--model-kwargs", nargs="+", action=ParseKwargs, default={},
+                        metavar="NAME=VALUE", help="for timm, such as num_classes=10")  # fmt: skip
     parser.add_argument("--images", default="photos", help="a folder or data set; default: photos")
     parser.add_argument("--n-images", type=int, default=32)
     parser.add_argument("--orders", type=int, default=16, help="random orders for RPI")
@@ -244,19 +267,22 @@ def main(arguments: list[str] | None = None) -> int:
     models = list(dict.fromkeys(options.models))
     if options.checkpoint and len(models) > 1:
         parser.error("--checkpoint takes one model")
-    if options.n_images < 1 or options.orders < 1:
-        parser.error("--n-images and --orders must be at least 1")
-    if options.out.exists() and not options.out.is_dir():
-        parser.error(f"--out {options.out} is a file; name a folder")
+    if options.n_images < 1 or options.orders < 1 or options.order_seed < 0:
+        parser.error("--n-images and --orders must be at least 1, --order-seed at least 0")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {options.out} cannot be a folder: {error}")
     found, failed = [], False
     for name in tqdm(models, "models", disable=None):
         try:
-            model, weights = open_model(name, options.pretrained, options.checkpoint)
+            model, weights = open_model(name, options.pretrained, options.checkpoint,
+                                        **options.model_kwargs)  # fmt: skip
             images, labels, what = read_images(options.images, model, options.n_images)
+            print(f"{name}: {weights}; {what}; {options.orders} orders", flush=True)
             found.append(measured(model, name, weights, images, labels, options.orders,
                                   options.order_seed))  # fmt: skip
-            print(f"{name}: {weights}; {what}")
-        except (ValueError, OSError, RuntimeError) as error:  # the others still run
+        except (ValueError, OSError, RuntimeError, AssertionError) as error:  # the others still run
             print(f"{name}: {error}", file=sys.stderr)
             failed = True
         else:
@@ -292,6 +318,7 @@ def joined(found: Sequence[dict[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
 def _write(tables: dict[str, pd.DataFrame], out: Path, orders: int) -> None:
     for name, table in tables.items():
         write_atomically(out / f"{name}.csv", lambda p, t=table: t.to_csv(p, index=False))
+    (out / "scaling.png").unlink(missing_ok=True)  # of an earlier probe: not every model has one
     for name, figure in figures(tables, orders).items():
         write_atomically(
             out / f"{name}.png", lambda p, f=figure: f.savefig(p, format="png", dpi=150)

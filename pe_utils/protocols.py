@@ -17,10 +17,10 @@ def training_batch(
     """Augment, normalise and mix one batch as the run's protocol says.
 
     Every protocol crops and flips (`data.augment` or `data.random_resized_crop`, as the config
-    says). `aa` adds AutoAugment's CIFAR-10 policy, drawn per image (on Tiny-ImageNet ColorJitter). CutMix and Mixup draw one share from Beta(1, 1) for
-    the batch and mix it with itself moved on by one, which in a shuffled batch is a random pairing
-    (a batch of one is mixed with itself and so left alone). Cutout blanks a square of half the
-    image's side, its centre anywhere in the image.
+    says). `aa` adds AutoAugment's CIFAR-10 policy, drawn per image (on Tiny-ImageNet ColorJitter).
+    CutMix and Mixup draw one share from Beta(1, 1) for the batch and mix it with itself moved on by
+    one, which in a shuffled batch is a random pairing (a batch of one is mixed with itself and so
+    left alone). Cutout blanks a square of half the image's side, its centre anywhere in the image.
 
     Args:
         images: (batch, 3, height, width) uint8; labels: (batch,) int64.

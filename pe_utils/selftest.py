@@ -1,7 +1,9 @@
 """Which timm models this code can take apart, found out by running them."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from copy import deepcopy
+from functools import partial
 
 import pandas as pd
 import timm
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from pe_utils.capture import attention_maps, token_similarity
 from pe_utils.data import MEAN, STD
-from pe_utils.families import FAMILIES, accepted, check_family, grid_of, known_reason
+from pe_utils.families import accepted, check_family, grid_of, known_reason, trusted
 from pe_utils.interventions import permute_tokens, position_kinds, scale_kind
 
 SMALL = dict(embed_dim=48, depth=2, num_heads=2)
@@ -74,15 +76,17 @@ def verify(model: nn.Module) -> None:
     """Test that the model's tokens can be followed; a class that passes is accepted from then on.
 
     On a float32 copy with weights drawn anew and large, so that nothing hides in small ones:
-    permuting tokens must equal permuting the image's patches, the positions found must matter, and
-    without them the order of the tokens must not. On the model itself: measuring changes no bit.
+    permuting tokens must equal permuting the image's patches; the positions found must matter, and
+    without them every block must see the same tokens in another order; a block runs once per pass,
+    on the prefix and then the patches, and `forward_intermediates` as `forward` does. On the model
+    itself: measuring changes no bit, and every block shows its attention.
 
     Raises: ValueError: a test fails, the model lacks what they need, or it is in training mode.
     """
     kind = type(model)
     if model.training:
         raise ValueError(f"the {kind.__name__} is in training mode; call eval()")
-    new = not isinstance(model, (*FAMILIES, *accepted)) and not known_reason(model)
+    new = not trusted(model) and not known_reason(model)
     if new:
         accepted.add(kind)
     passed = False
@@ -119,24 +123,72 @@ def _check_order(model: nn.Module, size: tuple[int, int]) -> None:
     order = torch.randperm(grid[0] * grid[1], generator=generator)
     device = next(model.parameters()).device
     images = torch.randn(2, 3, *size, generator=generator).to(device)
-
-    def differ(a: Tensor, b: Tensor) -> bool:
-        return bool((a - b).abs().max() > 1e-4 * b.std().clamp(min=1e-6))  # rounding: about 1e-6
-
+    if not isinstance(output := model(images), Tensor):
+        raise ValueError(f"its forward must return one tensor, not a {type(output).__name__}")
+    _check_blocks(model, images, len(order))
     with permute_tokens(model, order):
         permuted = model(images)
-    if differ(permuted, model(_permute_patches(model, images, order, grid))):
+    if _differ(permuted, model(_permute_patches(model, images, order, grid))):
         raise ValueError("permuting its tokens is not the same as permuting the image's patches")
     kinds = position_kinds(model)
-    if kinds and not differ(permuted, model(images)):
+    if kinds and not _differ(permuted, output):
         raise ValueError(f"its positions ({', '.join(kinds)}) do not act on its output")
     with ExitStack() as scaled:
         for kind in kinds:
             scaled.enter_context(scale_kind(model, kind, 0.0))
-        still = model(images)
+        still, prefix = _block_inputs(model, model, images), model.num_prefix_tokens
+        plain = model(images)
         scaled.enter_context(permute_tokens(model, order))
-        if differ(model(images), still):
-            raise ValueError("with all positions found at 0, the order of tokens still matters")
+        moved = _block_inputs(model, model, images)
+        if _differ(model(images), plain):
+            raise ValueError(
+                f"with all positions found ({', '.join(kinds) or 'none'}) at 0, the order of "
+                "tokens still matters: it has other positions, or mixes neighbours"
+            )
+        for depth, (one, other) in enumerate(zip(still, moved, strict=True)):
+            if _differ(one[:, :prefix], other[:, :prefix]) or _differ(
+                one[:, prefix:][:, order], other[:, prefix:]
+            ):
+                raise ValueError(
+                    f"token i that block {depth} sees, after {prefix} prefix tokens, is not patch i"
+                )
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    """Whether two outputs differ by more than rounding, which is about 1e-6."""
+    return a.numel() > 0 and bool((a - b).abs().max() > 1e-4 * b.std().clamp(min=1e-6))
+
+
+def _check_blocks(model: nn.Module, images: Tensor, patches: int) -> None:
+    inputs, prefix = _block_inputs(model, model, images), model.num_prefix_tokens
+    if (tokens := inputs[0].shape[1]) != prefix + patches:
+        raise ValueError(
+            f"its blocks see {tokens} tokens, not {patches} patches and num_prefix_tokens={prefix}"
+        )
+    if hasattr(model, "forward_intermediates"):
+        run = partial(model.forward_intermediates, indices=[len(inputs) - 1], stop_early=True,
+                      intermediates_only=True)  # fmt: skip
+        others = _block_inputs(model, run, images)
+        if any(_differ(one, other) for one, other in zip(inputs, others, strict=True)):
+            raise ValueError("its forward_intermediates does not compute what its forward does")
+
+
+def _block_inputs(
+    model: nn.Module, run: Callable[[Tensor], object], images: Tensor
+) -> list[Tensor]:
+    """What every block receives during one pass.
+
+    Raises: ValueError: a block runs twice or not at all.
+    """
+    seen = []
+    with ExitStack() as hooks:
+        for block in model.blocks:
+            hook = block.register_forward_pre_hook(lambda _block, args: seen.append(args[0]))
+            hooks.callback(hook.remove)
+        run(images)
+    if len(seen) != len(model.blocks):
+        raise ValueError(f"its {len(model.blocks)} blocks run {len(seen)} times in one pass")
+    return seen
 
 
 @torch.inference_mode()

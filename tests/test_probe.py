@@ -61,13 +61,33 @@ class Hostile:
         return print, ("executed",)
 
 
+def test_a_model_of_other_classes_and_size_is_opened_as_timm_takes_it(tmp_path, capsys):
+    model = timm.create_model(NAME, num_classes=7, img_size=96)
+    torch.save(model.state_dict(), tmp_path / "mine.pth")
+    options = [NAME, "--checkpoint", str(tmp_path / "mine.pth"), "--out", str(tmp_path / "out"),
+               "--n-images", "2", "--orders", "2"]  # fmt: skip
+    assert main(options) == 1
+    line = capsys.readouterr().err
+    assert "mine.pth does not fit VisionTransformer" in line
+    assert "--model-kwargs num_classes=10 img_size=96" in line
+    assert main([*options, "--model-kwargs", "num_classes=7", "img_size=96"]) == 0
+    assert (pd.read_csv(tmp_path / "out" / "ssdc.csv")["grid"] == "6 x 6").all()
+
+
+def test_a_name_nearly_right_is_corrected():
+    with pytest.raises(
+        ValueError, match=r"timm cannot make 'test_vitt': .*did you mean test_vit2?\?"
+    ):
+        open_model("test_vitt")
+
+
 def test_a_checkpoint_that_does_not_fit_or_executes_code_is_refused(tmp_path, capsys):
     path = tmp_path / "other.pth"
     torch.save({"state_dict": timm.create_model("test_vit2").state_dict()}, path)
     with pytest.raises(ValueError, match=r"other.pth does not fit VisionTransformer"):
         open_model(NAME, checkpoint=path)
     torch.save({"state_dict": Hostile()}, path)
-    with pytest.raises(ValueError, match=r"other.pth does not fit"):
+    with pytest.raises(ValueError, match=r"other.pth cannot be read as weights .* blocked"):
         open_model(NAME, checkpoint=path)
     assert "executed" not in capsys.readouterr().out
     with pytest.raises(ValueError, match="no checkpoint"):
@@ -89,7 +109,7 @@ def test_weights_that_cannot_be_fetched_say_what_was_expected_where(tmp_path):
     assert "model.safetensors of timm/test_vit.r160_in1k" in line
     assert str(tmp_path / "hub") in line
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_images_come_at_the_models_size_and_labels_only_where_classes_match(tmp_path):
@@ -191,10 +211,12 @@ def test_models_that_cannot_be_probed_are_a_line_each_and_the_rest_still_runs(tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--n-images", "0"], "--n-images and --orders must be at least 1"),
-        (["--orders", "-1"], "--n-images and --orders must be at least 1"),
+        (["--n-images", "0"], "--n-images and --orders must be at least 1, --order-"),
+        (["--orders", "-1"], "--n-images and --orders must be at least 1, --order-"),
         (["--checkpoint", "x", "test_vit2"], "--checkpoint takes one model"),
-        (["--out", __file__], "is a file; name a folder"),
+        (["--out", __file__], "cannot be a folder: [Errno 17] File exists"),
+        (["--out", f"{__file__}/sub"], "cannot be a folder: [Errno 20] Not a directory"),
+        (["--order-seed", "-1"], "--order-seed at least 0"),
     ],
 )
 def test_options_that_make_no_sense_stop_before_any_work(options, message, tmp_path, capsys):

@@ -3,7 +3,7 @@ import timm
 import torch
 from timm.layers import PatchEmbed
 from timm.models.naflexvit import NaFlexVit, NaFlexVitCfg
-from timm.models.vision_transformer import Block
+from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import nn
 
 from pe_utils import families
@@ -32,14 +32,24 @@ class Plain(nn.Module):
         self.weak = nn.Parameter(torch.full((16,), 1e-6))
         self.blocks = nn.ModuleList(Block(16, 2, init_values=None) for _ in range(2))
         self.head = nn.Linear(16, 5)
-        self.noise = False
+        if where == "tied":
+            self.blocks = nn.ModuleList([self.blocks[0]] * 2)
+        if where == "silent":
+            for block in self.blocks:
+                block.attn = Silent(16, 2)
+        if where == "last":
+            self.num_prefix_tokens = 1
 
     def forward(self, images):
         x = self.patch_embed(images)
         if self.where == "before":  # positions that enter with the pixels
             x = self.patch_embed(images + torch.linspace(0, 9, 32))
         x = x + self.pos_embed
-        for block in self.blocks:
+        if self.where == "scan":  # along a curve of its own
+            x = x[:, torch.randperm(16, generator=torch.Generator().manual_seed(3))]
+        if self.where in ("last", "uncounted"):  # its class token
+            x = torch.cat([x, x.mean(dim=1, keepdim=True)], dim=1)
+        for block in [*self.blocks] * (2 if self.where == "looped" else 1):
             x = block(x)
             if self.where == "hidden":
                 x = x + self.hidden
@@ -49,7 +59,25 @@ class Plain(nn.Module):
                 raise RuntimeError("a bug of its own")
         if self.where == "noisy":
             x = x + torch.rand(())
-        return self.head(x.mean(dim=1))
+        out = self.head(x.mean(dim=1))
+        return {"logits": out} if self.where == "dict" else out
+
+
+class Silent(Attention):
+    def forward(self, x, **_):
+        q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+class PositionsEverywhere(VisionTransformer):
+    """timm's class, changed in a way that `forward_intermediates` does not know of."""
+
+    def forward_features(self, images, **_):
+        x = self._pos_embed(self.patch_embed(images))
+        for block in self.blocks:
+            x = block(x + self.pos_embed)
+        return self.norm(x)
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +104,17 @@ def test_a_class_never_seen_is_refused_then_verified_then_measured():
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ("hidden", "with all positions found at 0, the order of tokens still matters"),
+        ("hidden", r"with all positions found \(table\) at 0, the order of tokens still matters"),
         ("before", "permuting its tokens is not the same as permuting the image's patches"),
-        ("weak", "with all positions found at 0, the order of tokens still matters"),
+        ("weak", "the order of tokens still matters: it has other positions, or mixes"),
         ("broken", "a bug of its own"),
+        ("scan", "token i that block 0 sees, after 0 prefix tokens, is not patch i"),
+        ("last", "token i that block 0 sees, after 1 prefix tokens, is not patch i"),
+        ("uncounted", "its blocks see 17 tokens, not 16 patches and num_prefix_tokens=0"),
+        ("tied", "its 2 blocks run 4 times in one pass"),
+        ("looped", "its 2 blocks run 4 times in one pass"),
+        ("silent", "block 0 computes attention weights that never pass its `attn_drop`"),
+        ("dict", "its forward must return one tensor, not a dict"),
         ("noisy", "measuring it changes its output|the same as permuting"),
     ],
 )
@@ -90,6 +125,27 @@ def test_a_class_that_fails_stays_refused(where, message):
     assert not families.accepted
     with pytest.raises(ValueError, match="Plain is not supported"):
         check_family(model)
+
+
+def test_a_class_made_from_one_of_timms_is_tested_too():
+    model = PositionsEverywhere(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
+    for run in (ssdc_by_depth, attention_by_head):
+        with pytest.raises(ValueError, match=r"PositionsEverywhere is not supported: .*verify"):
+            run(model.eval(), IMAGES)
+    with pytest.raises(ValueError, match="its forward_intermediates does not compute what its for"):
+        verify(model)
+    with pytest.raises(ValueError, match="PositionsEverywhere is not supported"):
+        ssdc_by_depth(model, IMAGES)
+
+
+def test_what_is_no_vision_transformer_of_timms_layout_says_what_it_lacks():
+    with pytest.raises(ValueError, match=r"lacks timm's patch_embed, blocks, num_prefix_tokens"):
+        verify(nn.Sequential(nn.Linear(1, 1)).eval())
+    model = timm.create_model("test_vit").eval()
+    with pytest.raises(ValueError, match=r"DataParallel wraps a model; pass that one, model\.mod"):
+        verify(nn.DataParallel(model).eval())
+    with pytest.raises(ValueError, match=r"OptimizedModule wraps a model; .* model\._orig_mod"):
+        verify(torch.compile(model))
 
 
 def test_a_failed_class_does_not_lose_what_passed_before():
