@@ -65,7 +65,7 @@ def ssdc(similarity: ArrayLike, grid: tuple[int, int], norm: str = "l1") -> floa
     pairs = similarity[_above_diagonal(patches)]
     if pairs.min() == pairs.max():
         raise ValueError(f"every pair has similarity {pairs[0]}: ranks, and SSDC, are undefined")
-    return float(np.clip(closeness @ _unit(rankdata(pairs)), -1, 1))
+    return float(np.clip(closeness @ _unit(_ranks(pairs)), -1, 1))
 
 
 def random_orders(patches: int, n: int, seed: int | Sequence[int]) -> NDArray[np.int64]:
@@ -256,6 +256,18 @@ def _closeness(grid: tuple[int, int], norm: str = "l1") -> NDArray[np.float64]:
     closeness = _unit(rankdata(-distance[_above_diagonal(len(distance))]))
     closeness.setflags(write=False)
     return closeness
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average ranks, equal to scipy's `rankdata`, which takes four times as long."""
+    order = np.argsort(values)
+    ordered = values[order]
+    new = np.concatenate([[True], ordered[1:] != ordered[:-1], [True]])
+    edges = np.flatnonzero(new)  # of the groups of equal values
+    average = (edges[:-1] + edges[1:] + 1) / 2
+    ranks = np.empty(len(values))
+    ranks[order] = average[np.cumsum(new[:-1]) - 1]
+    return ranks
 
 
 def _above_diagonal(patches: int) -> NDArray[np.bool_]:

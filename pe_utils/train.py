@@ -123,11 +123,11 @@ def train(config: RunConfig, data: ImageData) -> None:
     with lock, _one_thread():
         devices.wait_for_everyone()
         if not finished(config):
-            _Run(config, data, devices).finish()
+            TrainingRun(config, data, devices).finish()
         devices.wait_for_everyone()
 
 
-class _Run:
+class TrainingRun:
     """The state of one run in progress."""
 
     def __init__(self, config: RunConfig, data: ImageData, devices: Accelerator) -> None:
@@ -179,7 +179,7 @@ class _Run:
         saved = time.monotonic()
         while self.step < self.steps:
             began = time.monotonic()
-            self.losses.append(self._one_step())
+            self.losses.append(self.one_step())
             self.step += 1
             self.seconds += time.monotonic() - began
             progress.update()
@@ -205,7 +205,7 @@ class _Run:
             results.add("training", self.config, self.log, epochs=self.config.epochs)
         self.checkpoint.unlink(missing_ok=True)
 
-    def _one_step(self) -> float:
+    def one_step(self) -> float:
         config, (epoch, batch) = self.config, divmod(self.step, self.steps_per_epoch)
         order = torch.randperm(len(self.data.train), generator=_generator(config.seed, epoch, 1))
         picked = order[batch * config.batch_size : (batch + 1) * config.batch_size]

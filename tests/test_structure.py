@@ -21,7 +21,7 @@ LEVEL = {
     "data": 3, "models": 1, "results": 1,
     "evaluate": 4, "train": 5, "claims": 6, "selftest": 4, "probe": 6, "notebook": 6, "chapters": 6,
     "remeasure": 6, "cards": 2, "encodings": 0, "criteria_locality": 1, "protocols": 4, "packed": 1,
-    "sources": 2,
+    "sources": 2, "cost": 6,
 }  # fmt: skip
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 

@@ -16,7 +16,7 @@ from pe_utils.config import preset_config
 from pe_utils.data import Split, load
 from pe_utils.evaluate import accuracy
 from pe_utils.models import build_vit
-from pe_utils.train import _Run, finished, load_model, load_snapshots, train, trained_model
+from pe_utils.train import TrainingRun, finished, load_model, load_snapshots, train, trained_model
 
 PHOTOS = load("photos", (32, 32))
 
@@ -57,9 +57,9 @@ def test_a_run_cut_in_the_middle_of_an_epoch_draws_the_same(home, tiny, monkeypa
     unbroken = load_file(config.weights_path)
     monkeypatch.setenv("PE_HOME", str(home / "broken"))
     torch.manual_seed(2)
-    run = _Run(config, PHOTOS, Accelerator(cpu=True))
+    run = TrainingRun(config, PHOTOS, Accelerator(cpu=True))
     for _ in range(run.steps_per_epoch // 2):
-        run.losses.append(run._one_step())
+        run.losses.append(run.one_step())
         run.step += 1
     run._save()
     train(config, PHOTOS)
@@ -69,7 +69,7 @@ def test_a_run_cut_in_the_middle_of_an_epoch_draws_the_same(home, tiny, monkeypa
 
 def test_a_run_cut_between_its_weights_and_its_table_is_not_finished(home, tiny):
     config = tiny("ape")
-    run = _Run(config, PHOTOS, Accelerator(cpu=True))
+    run = TrainingRun(config, PHOTOS, Accelerator(cpu=True))
     run._save()
     train(config, PHOTOS)
     table = results.folder("smoke") / "training.csv"
