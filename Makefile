@@ -6,7 +6,7 @@ VENV_BOOK ?= .venv-book
 PIP = -m pip install --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test format chapters train run test-slurm lock clean python
+.PHONY: help book pdf test test-long format chapters train run test-slurm lock clean python
 .DELETE_ON_ERROR:
 
 help:  ## list the commands
@@ -27,6 +27,9 @@ test: $(VENV)/.installed  ## check the style and run all tests
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/python -m pytest
+
+test-long: $(VENV)/.installed  ## try kills and damaged files many more times (not part of test)
+	PE_LONG=1 $(VENV)/bin/python -m pytest tests/test_faults.py
 
 format: $(VENV)/.installed  ## put the code in shape
 	$(VENV)/bin/ruff check --fix
@@ -55,6 +58,7 @@ lock: python  ## write requirements.lock from the newest versions that fit
 	.venv-lock/bin/python -m pip list --format freeze --exclude-editable --exclude pip > .venv-lock/list
 	sed 's/+.*//' .venv-lock/list | LC_ALL=C sort -f >> requirements.lock.new
 	mv requirements.lock.new requirements.lock
+	.venv-lock/bin/python -m pe_utils.licences
 	rm -rf .venv-lock
 
 clean:  ## remove the built book

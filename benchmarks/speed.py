@@ -328,7 +328,7 @@ def machine() -> pd.DataFrame:
 
 
 def store(name: str, table: pd.DataFrame) -> None:
-    write_atomically(TO / name, lambda path: table.to_csv(path, index=False, float_format="%.3g"))
+    write_atomically(TO / name, table.to_csv(index=False, float_format="%.3g"))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-others: list[str] = ["laptop_tiny"]  # further presets, each a column of its own
+others: list[str] | None = ["laptop_tiny"]  # further presets, each a column of its own
 seeds: list[int] = [1, 2, 3, 4]  # training seeds; the pilot, 0, is never counted
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 
@@ -38,7 +38,7 @@ from pe_utils.data import default_images, runs
 
 # %%
 published, measured = claims.published_tables(results.published()), {}
-for name in dict.fromkeys([preset, *others]):
+for name in dict.fromkeys([preset, *(others or [])]):
     configs = runs(name, CONDITIONS, seeds, data_root)
     images = [default_images(configs[0], kind, data_root) for kind in ("ssdc", "accuracy")]
     measured[name] = claims.measured_tables(configs, *images)

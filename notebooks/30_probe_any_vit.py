@@ -50,9 +50,10 @@ from pe_utils.train import finished, load_model, trained_model
 # %%
 if checkpoint is not None and len(models) > 1:
     raise ValueError(f"checkpoint takes one model, not {models}")
-opened = {name: open_model(name, pretrained, checkpoint) for name in dict.fromkeys(models)}
+opened = {name: open_model(name, pretrained, checkpoint) for name in models}
 for model, _ in opened.values():
     verify(model)
+seen = {name: read_images(images, model, n_images) for name, (model, _) in opened.items()}
 
 # %% [markdown]
 # ## Trained models first: our own
@@ -88,8 +89,8 @@ own_figures["scaling"]
 # %%
 found, said = [], {}
 for name, (model, weights) in opened.items():
-    seen, labels, what = read_images(images, model, n_images)
-    found.append(measured(model, name, weights, seen, labels, n_orders, order_seed))
+    pictures, labels, what = seen[name]
+    found.append(measured(model, name, weights, pictures, labels, n_orders, order_seed))
     said[name] = {"weights": weights, "images": what}
 tables = joined(found)
 drawn = figures(tables, n_orders)

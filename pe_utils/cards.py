@@ -81,7 +81,7 @@ def main() -> None:
         if results.manifest(preset)["runs"]:
             text = card(preset)
             path = home() / "weights" / preset / "README.md"
-            write_atomically(path, lambda p, text=text: p.write_text(text, encoding="utf-8"))
+            write_atomically(path, text)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def run_chapter(source: Path, target: Path) -> None:
         stderr_file=sys.stderr,  # the progress of a training run: to be seen now, not kept
     )
     text = render(clean(notebook))
-    write_atomically(target, lambda path: path.write_text(text, encoding="utf-8", newline="\n"))
+    write_atomically(target, text)
     attempt.unlink()
 
 

@@ -100,6 +100,8 @@ class RunConfig:
         _one_of("optimizer", self.optimizer, ("adamw", "adam"))
         _one_of("augmentation", self.augmentation, ("crop", "resized_crop"))
         _one_of("precision", self.precision, ("bfloat16", "float32"))
+        if not isinstance(self.digest, str):
+            raise ValueError(f"digest must be text, not {self.digest!r}")
         self._check_numbers()
         self._check_geometry()
 

@@ -26,9 +26,9 @@ def corrupt(images: Tensor, name: str) -> Tensor:
 
     Source: arXiv:2606.00124, section 4.4.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4:
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"corrupt needs uint8 (n, 3, h, w), not {images.dtype} {images.shape}")
-    if name == "clean":
+    if name == "clean" or not len(images):
         return images
     if (match := re.fullmatch(r"jpeg_q(\d+)", name)) and 1 <= (quality := int(match[1])) <= 100:
         return torch.stack([_jpeg(image, quality) for image in images.cpu()]).to(images.device)
@@ -51,7 +51,12 @@ def _jpeg(image: Tensor, quality: int) -> Tensor:
 
 
 def changed_variance(images: Tensor, name: str) -> float:
-    """Share of the pixel variance that a corruption changes: mean squared change / variance."""
+    """Share of the pixel variance that a corruption changes: mean squared change / variance.
+
+    Raises: ValueError: as `corrupt`, or all pixels are equal.
+    """
+    if not len(images) or images.min() == images.max():
+        raise ValueError(f"the pixels of these {len(images)} images have no variance")
     before, after = images.float(), corrupt(images, name).float()
     return float((after - before).square().mean() / before.var())
 

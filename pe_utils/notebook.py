@@ -6,6 +6,7 @@ import difflib
 import html
 import io
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,7 +35,9 @@ def check_parameters(history: Sequence[str]) -> None:
         history: the session's cells in order of execution: IPython's `In`.
 
     Raises:
-        ValueError: a name that the chapter does not have.
+        ValueError: a name that the chapter does not have, or a value that no parameter can have: a
+            number below 0 (below 1 in `n_...` and `..._epochs`) or not finite, an empty text or
+            list, a list with an entry twice.
         TypeError: a value that does not fit its annotation.
     """
     cells = [cell for cell in history if cell.strip()]
@@ -55,6 +58,24 @@ def check_parameters(history: Sequence[str]) -> None:
                 f"{name}={value!r} must be {ast.unparse(declared[name].type)}, like the default "
                 f"{declared[name].default!r}; with papermill: {_how_to_pass(name, value, declared)}"
             )
+        if wrong := _never_meant(name, value):
+            raise ValueError(
+                f"{name}={value!r} {wrong}, like the default {declared[name].default!r}"
+            )
+
+
+def _never_meant(name: str, value: object) -> str | None:
+    """What a value of the right type has to be all the same; None where it is."""
+    if isinstance(value, list):
+        if not value or len({*value}) < len(value):
+            return "must have an entry, and none twice"
+        return next(filter(None, (_never_meant(name, entry) for entry in value)), None)
+    if value == "":
+        return "must not be empty"
+    if isinstance(value, int | float):
+        least = 1 if name.startswith("n_") or name.endswith("_epochs") else 0
+        return None if least <= value < math.inf else f"must be at least {least}, and finite"
+    return None
 
 
 def figure_html(figure: "Figure", alt: str, caption: str) -> HTML:

@@ -105,7 +105,7 @@ def _pack(
     sums = {f"{split}.npy": _sha256(part / f"{split}.npy") for split in files}
     meta = {"digest": digest.hexdigest()[:16], "sha256": sums}
     text = json.dumps([_sha256_of(meta), meta])
-    write_atomically(part / "meta.json", lambda path: path.write_text(text))
+    write_atomically(part / "meta.json", text)
     for note in part.glob("*.done"):
         note.unlink()
     os.replace(part, folder)
@@ -133,7 +133,7 @@ def _pack_split(path: Path, split: str, files: Sequence, places: np.ndarray, siz
                 progress.update()
             images.flush()
             if block.stop > done:
-                write_atomically(note, lambda path, stop=block.stop: path.write_text(str(stop)))
+                write_atomically(note, str(block.stop))
         progress.close()
 
 

@@ -5,6 +5,7 @@
 
 import argparse
 import difflib
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -317,12 +318,11 @@ def joined(found: Sequence[dict[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
 
 def _write(tables: dict[str, pd.DataFrame], out: Path, orders: int) -> None:
     for name, table in tables.items():
-        write_atomically(out / f"{name}.csv", lambda p, t=table: t.to_csv(p, index=False))
+        write_atomically(out / f"{name}.csv", table.to_csv(index=False))
     (out / "scaling.png").unlink(missing_ok=True)  # of an earlier probe: not every model has one
     for name, figure in figures(tables, orders).items():
-        write_atomically(
-            out / f"{name}.png", lambda p, f=figure: f.savefig(p, format="png", dpi=150)
-        )
+        figure.savefig(picture := io.BytesIO(), dpi=150)
+        write_atomically(out / f"{name}.png", picture.getvalue())
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from importlib.resources import files
 from pathlib import Path
 
 import pandas as pd
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from pe_utils.config import CONDITIONS, EXTENSIONS, PROTOCOLS, RunConfig, home
 from pe_utils.storage import alone, write_atomically
 
+RESTORE = "put the old weights back (git checkout), or remove the file to train again"
 RUN_COLUMNS = ["run", "condition", "init", "protocol", "seed"]
 
 
@@ -75,10 +76,7 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
         merged = pd.concat(kept).sort_values(
             ["seed", "condition", "init", "protocol", *settings], kind="stable", key=in_order
         )
-        path = folder(config.preset) / f"{table}.csv"
-        write_atomically(path, lambda p: merged.to_csv(p, index=False, lineterminator="\n"))
-        text = json.dumps(updated, indent=1, sort_keys=True) + "\n"
-        write_atomically(folder(config.preset) / "manifest.json", lambda p: p.write_text(text))
+        _store(table, config.preset, merged, updated)
 
 
 def published() -> dict:
@@ -101,10 +99,34 @@ def code_version() -> str:
     return f"{commit}-dirty" if changed.strip() else commit
 
 
+def _store(table: str, preset: str, rows: pd.DataFrame, updated: dict) -> None:
+    """Table and manifest; a kill between the writes leaves a manifest that accepts either table."""
+    path, text = folder(preset) / f"{table}.csv", rows.to_csv(index=False, lineterminator="\n")
+    sums, old = updated.setdefault("tables", {}), _sha256(path)
+    new = hashlib.sha256(text.encode()).hexdigest()
+    for step in ([old, new], None, [new]):
+        if step is None:
+            write_atomically(path, text)
+            continue
+        sums[table] = step
+        record = json.dumps(updated, indent=1, sort_keys=True) + "\n"
+        write_atomically(folder(preset) / "manifest.json", record)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
 def _read(table: str, preset: str) -> pd.DataFrame:
     path = folder(preset) / f"{table}.csv"
     if not path.exists():
         return pd.DataFrame(columns=[])
+    accepted = manifest(preset).get("tables", {}).get(table)
+    if accepted is not None and _sha256(path) not in accepted:
+        raise ValueError(
+            f"{path} is not as it was written: damaged or edited; restore it (git checkout), or "
+            "remove it to measure again"
+        )
     return pd.read_csv(path)  # exact since pandas 3: rows are rewritten and no bit may move
 
 
@@ -136,9 +158,17 @@ def check_data(preset: str, name: str, digest: str) -> None:
 
 
 def manifest(preset: str) -> dict:
-    """Where the preset's results come from: data, and by run its record; empty without results."""
+    """Where the preset's results come from: data, by run its record, by table its checksum.
+
+    Raises: ValueError: it is damaged.
+    """
     path = folder(preset) / "manifest.json"
-    return json.loads(path.read_text()) if path.exists() else {"preset": preset, "runs": {}}
+    if not path.exists():
+        return {"preset": preset, "runs": {}}
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); restore it (git checkout)") from error
 
 
 def _updated_manifest(table: str, config: RunConfig) -> dict:
@@ -147,13 +177,8 @@ def _updated_manifest(table: str, config: RunConfig) -> dict:
             "classes": record.pop("classes").split("\n")}  # fmt: skip
     check_data(config.preset, data["name"], data["digest"])
     found.setdefault("data", data)
+    check_weights(config, record)
     known = found["runs"].get(config.run_id, record)
-    if known["sha256"] != record["sha256"]:
-        raise ValueError(
-            f"the rows of {config.run_id} stand on weights {known['sha256'][:8]}, but "
-            f"{config.weights_path} is {record['sha256'][:8]}; put the old weights back, or remove "
-            f"this run's rows and its entry in manifest.json"
-        )
     measured = known.get("measured", {})
     measured[table] = {"code": code_version(), "python": platform.python_version(),
                        "torch": version("torch"), "timm": version("timm")}  # fmt: skip
@@ -164,16 +189,36 @@ def _updated_manifest(table: str, config: RunConfig) -> dict:
 def weights_record(config: RunConfig) -> dict:
     """What the weights file says of its run (config, data, code ...), and its tensors' checksum.
 
-    Raises: FileNotFoundError: the run is not finished.
+    Raises:
+        FileNotFoundError: the run is not finished.
+        ValueError: the file is damaged: it cannot be read, or its tensors are not those that the
+            run's results stand on.
     """
     path = config.weights_path
     if not path.exists():
         raise FileNotFoundError(
             f"no weights of {config.run_id}: train it first ({path} is missing)"
         )
-    with safe_open(path, "np") as file:
-        record = dict(file.metadata())
-    record["config"] = json.loads(record["config"])
+    try:
+        with safe_open(path, "np") as file:
+            record = dict(file.metadata())
+        record["config"] = json.loads(record["config"])
+    except (SafetensorError, TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {RESTORE}") from error
     content = path.read_bytes()
     tensors = content[8 + int.from_bytes(content[:8], "little") :]  # without the header's metadata
     return record | {"sha256": hashlib.sha256(tensors).hexdigest()}
+
+
+def check_weights(config: RunConfig, record: dict) -> None:
+    """Refuse weights that are not those the run's results stand on.
+
+    Raises: ValueError: names the file and both checksums.
+    """
+    known = manifest(config.preset)["runs"].get(config.run_id, record)
+    if known["sha256"] != record["sha256"]:
+        raise ValueError(
+            f"the rows of {config.run_id} stand on weights {known['sha256'][:8]}, but "
+            f"{config.weights_path} is {record['sha256'][:8]}; {RESTORE}, or remove this run's "
+            "rows and its entry in manifest.json"
+        )

@@ -97,10 +97,12 @@ def at_level(x: Sequence[float], y: Sequence[float], level: float) -> float:
         y: another one at the same steps.
 
     Raises:
-        ValueError: x and y are empty or of different length.
+        ValueError: x and y are empty, of different length, or not finite.
     """
     if len(x) != len(y) or not len(x):
         raise ValueError(f"x and y need the same length, at least 1, not {len(x)} and {len(y)}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise ValueError(f"every value must be finite, not {list(x)} and {list(y)}")
     reached = np.flatnonzero(np.asarray(x) >= level)
     if not len(reached):
         return math.nan

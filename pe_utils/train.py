@@ -8,6 +8,8 @@ one writes.
 """
 
 import argparse
+import hashlib
+import io
 import json
 import math
 import os
@@ -24,7 +26,7 @@ import numpy as np
 import timm
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from timm.models.eva import Eva
 from timm.optim import param_groups_weight_decay
 from torch import nn
@@ -42,6 +44,7 @@ from pe_utils.storage import alone, write_atomically
 
 SNAPSHOTS = 12
 CHECKPOINT_SECONDS = 60
+SUM = 32  # bytes of a checkpoint's checksum, in front of it
 
 
 def trained_model(config: RunConfig, data: ImageData) -> Eva:
@@ -67,10 +70,11 @@ def load_model(config: RunConfig) -> Eva:
 
     Raises:
         FileNotFoundError: the run is not finished.
-        ValueError: the weights file holds another run.
+        ValueError: the weights file is damaged, or holds another run.
     """
-    if (run_id := weights_record(config)["run_id"]) != config.run_id:
+    if (run_id := (record := weights_record(config))["run_id"]) != config.run_id:
         raise ValueError(f"{config.weights_path.name} holds run {run_id}, not {config.run_id}")
+    results.check_weights(config, record)
     return _load(config, config.weights_path)
 
 
@@ -156,7 +160,12 @@ class TrainingRun:
     def _resume(self) -> None:
         if not self.checkpoint.exists():
             return
-        state = torch.load(self.checkpoint, weights_only=True, map_location=self.device)
+        content = self.checkpoint.read_bytes()
+        if hashlib.sha256(content[SUM:]).digest() != content[:SUM]:
+            raise ValueError(
+                f"{self.checkpoint} is damaged; remove it to train the run from its beginning"
+            )
+        state = torch.load(io.BytesIO(content[SUM:]), weights_only=True, map_location=self.device)
         if state["digest"] != self.data.digest:
             raise ValueError(
                 f"{self.checkpoint} was begun on data {state['digest']}, not {self.data.digest}; "
@@ -171,7 +180,9 @@ class TrainingRun:
         state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(),
                      step=self.step, seconds=self.seconds, losses=self.losses, log=self.log,
                      digest=self.data.digest)  # fmt: skip
-        write_atomically(self.checkpoint, lambda path: torch.save(state, path))
+        torch.save(state, stream := io.BytesIO())
+        content = stream.getvalue()  # torch does not notice a flipped bit
+        write_atomically(self.checkpoint, hashlib.sha256(content).digest() + content)
 
     def finish(self) -> None:
         quiet = None if self.devices.is_main_process else True
@@ -190,7 +201,7 @@ class TrainingRun:
                 continue
             if self.step in self.snapshots:
                 path = self.config.run_dir / "snapshots" / f"step-{self.step:07d}.safetensors"
-                write_atomically(path, self._write_weights)
+                write_atomically(path, self._weights())
             if ended_epoch or time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self._save()
                 saved = time.monotonic()
@@ -200,7 +211,7 @@ class TrainingRun:
 
     def _store(self) -> None:
         """Weights and log; the checkpoint goes last: until then a kill loses nothing."""
-        write_atomically(self.config.weights_path, self._write_weights)
+        write_atomically(self.config.weights_path, self._weights())
         if self.log:
             results.add("training", self.config, self.log, epochs=self.config.epochs)
         self.checkpoint.unlink(missing_ok=True)
@@ -249,7 +260,7 @@ class TrainingRun:
             return
         lines = [",".join(row), *(",".join(f"{v:.6g}" for v in r.values()) for r in self.log)]
         path = self.config.run_dir / "log.csv"
-        write_atomically(path, lambda p: p.write_text("\n".join(lines) + "\n"))
+        write_atomically(path, "\n".join(lines) + "\n")
         left = (self.steps - self.step) * self.config.batch_size / speed / 60
         progress.write(
             f"{self.config.run_id} epoch {row['epoch']}/{self.config.epochs}: loss "
@@ -267,7 +278,8 @@ class TrainingRun:
         right = self.devices.reduce(torch.tensor(right, device=self.device), "sum")
         return int(right) / len(self.data.held_out)
 
-    def _write_weights(self, path: Path) -> None:
+    def _weights(self) -> bytes:
+        """The file: float16 tensors and what the run was."""
         weights = {
             k: v.detach().cpu().half().contiguous() for k, v in self.model.state_dict().items()
         }
@@ -279,7 +291,7 @@ class TrainingRun:
             device=self.device.type, code=code_version(), torch=torch.__version__,
             timm=timm.__version__,
         )  # fmt: skip
-        save_file(weights, path, metadata=metadata)
+        return save(weights, metadata=metadata)
 
 
 def _generator(seed: int, position: int, stream: int) -> torch.Generator:
@@ -365,7 +377,7 @@ def main() -> None:
             for config in configs:
                 train(config, data)
             return
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         parser.error(str(error))
     if failed := train_missing(configs, options.data_root, options.jobs,
                                  ["--set", *options.set] if options.set else []):  # fmt: skip

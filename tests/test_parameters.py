@@ -29,9 +29,9 @@ def check(injected):
         'preset = "smoke"',
         'data_root = "/data"\nseeds = [1, 2]',
         "data_root = None\nlimit = None",
-        "limit = 3\nseeds = []",
-        "sigma = 1\nn_images = -1",
-        "sigma = float('nan')",
+        "limit = 3\nseeds = [0]",
+        "sigma = 1\nn_images = 1",
+        "sigma = 0.0",
         "fast = True\nnames = ['x']",
     ],
 )
@@ -60,6 +60,24 @@ def test_right_values_pass(injected):
 )
 def test_a_wrong_type_says_what_is_right_and_how_to_pass_it(injected, message):
     with pytest.raises(TypeError, match=message):
+        check(injected)
+
+
+@pytest.mark.parametrize(
+    ("injected", "message"),
+    [
+        ("seeds = []", r"seeds=\[\] must have an entry, and none twice, like the default \[0\]"),
+        ("seeds = [1, 2, 1]", r"seeds=\[1, 2, 1\] must have an entry, and none twice"),
+        ("seeds = [1, -1]", "must be at least 0, and finite"),
+        ("n_images = 0", "n_images=0 must be at least 1"),
+        ("sigma = float('nan')", "sigma=nan must be at least 0, and finite"),
+        ("sigma = float('inf')", "sigma=inf must be at least 0, and finite"),
+        ("names = ['a', '']", "must not be empty"),
+        ("data_root = ''", "data_root='' must not be empty"),
+    ],
+)
+def test_a_value_that_nobody_means_is_refused(injected, message):
+    with pytest.raises(ValueError, match=message):
         check(injected)
 
 

@@ -1,6 +1,7 @@
 """What holds of the repository as a whole: layers, notebooks, pins, links."""
 
 import ast
+import csv
 import re
 import subprocess
 import tomllib
@@ -10,13 +11,15 @@ import jupytext
 import pytest
 import yaml
 
+from pe_utils import licences
+
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted((ROOT / "pe_utils").glob("*.py"))
 PAGES = sorted((ROOT / "book").glob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 LEVEL = {
     "__init__": 0, "config": 0, "metrics": 0, "stats": 0, "families": 0, "launch": 0,
-    "checkpoints": 0, "storage": 0,
+    "checkpoints": 0, "storage": 0, "licences": 1,
     "interventions": 1, "capture": 1, "corruptions": 0, "plots": 1, "criteria": 1,
     "data": 3, "models": 1, "results": 1,
     "evaluate": 4, "train": 5, "claims": 6, "selftest": 4, "probe": 6, "notebook": 6, "chapters": 6,
@@ -94,6 +97,49 @@ def test_notebooks_declare_and_check_their_parameters(path):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
             assert not {n.partition(".")[0] for n in names} & heavy, "check before heavy imports"
+
+
+UNSAFE = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "pickle.load",
+          "pickle.loads", "marshal.loads", "yaml.load", "yaml.unsafe_load", "joblib.load",
+          "shutil.unpack_archive", "extractall", "extract"}  # fmt: skip
+
+
+def unsafe_calls(text):
+    """Calls that would run what a file or a parameter says, or write where an archive says."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name, options = ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
+        if name in UNSAFE or name.rpartition(".")[2] in ("extractall", "extract"):
+            yield name
+        if name == "torch.load" and options.get("weights_only") != "True":
+            yield "torch.load without weights_only=True"
+        if name in ("load_checkpoint", "load_state_dict") and "weights_only" not in options:
+            yield f"{name} without weights_only"
+        if (
+            options.get("shell", "False") != "False"
+            or options.get("allow_pickle", "False") != "False"
+        ):
+            yield f"{name} with shell or allow_pickle"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *NOTEBOOKS], ids=lambda p: p.stem)
+def test_nothing_that_is_read_can_be_executed(path):
+    assert list(unsafe_calls(path.read_text(encoding="utf-8"))) == []
+
+
+def test_the_licence_of_every_dependency_is_listed():
+    rows = list(csv.DictReader(licences.TABLE.read_text(encoding="utf-8").splitlines()))
+    assert [row["package"] for row in rows] == licences.direct_dependencies()
+    assert all(row["licence"] != "not stated" for row in rows)
+
+
+def test_an_unsafe_call_would_be_found():
+    text = """
+eval(x); os.system(x); torch.load(x); np.load(x, allow_pickle=True); archive.extractall()
+subprocess.run(x, shell=True); load_checkpoint(model, x); torch.load(x, weights_only=True)
+"""
+    assert len(list(unsafe_calls(text))) == 7
 
 
 TYPED = {  # decimals that are definitions or settings, never results
