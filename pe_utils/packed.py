@@ -27,6 +27,7 @@ from pe_utils.storage import alone, write_atomically
 
 BLOCK = 512  # images between two notes of how far decoding has come
 CHUNK = 2**24  # bytes written at a time
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, Image.DecompressionBombError)
 
 
 class ImageFile(Protocol):
@@ -167,7 +168,7 @@ def decoded(content: bytes, name: object, size: tuple[int, int]) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(content)) as image:
             image = image.convert("RGB")
-    except OSError as error:
+    except UNREADABLE as error:
         raise ValueError(f"{name} cannot be read as an image: {error}") from error
     if image.size != (size[1], size[0]):
         image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -41,6 +41,7 @@ from pe_utils.metrics import (
     null_spread,
     random_orders,
 )
+from pe_utils.packed import UNREADABLE
 from pe_utils.selftest import preprocessing, verify
 from pe_utils.sources import SUFFIXES
 from pe_utils.storage import write_atomically
@@ -175,7 +176,7 @@ def _read_folder(root: Path, model: nn.Module, n: int) -> tuple[Tensor, Tensor, 
         try:
             with Image.open(file) as image:
                 images.append(transform(image.convert("RGB")))
-        except OSError as error:
+        except UNREADABLE as error:
             raise ValueError(f"{file} cannot be read as an image: {error}") from error
     labels = torch.tensor([names.index(file.parent.name) for file in files])
     return torch.stack(images), labels, len(names)

@@ -2,6 +2,8 @@
 
 import io
 import math
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -181,6 +183,32 @@ def test_every_kind_of_picture_becomes_rgb(mode, size):
     pixels = decoded(stored.getvalue(), "x", (32, 32))
     assert pixels.shape == (32, 32, 3)
     assert pixels.dtype == np.uint8
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of what it can still read
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])
+def test_a_damaged_picture_is_read_or_named(kind):
+    stored, rng = io.BytesIO(), np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(stored, kind)
+    for _ in range(200):
+        content = bytearray(stored.getvalue())
+        for place in rng.integers(0, len(content), rng.integers(1, 6)):
+            content[place] = rng.integers(0, 256)
+        content = bytes(content[: rng.integers(1, len(content) + 1)])
+        try:
+            assert decoded(content, "it", (8, 8)).shape == (8, 8, 3)
+        except ValueError as error:
+            assert str(error).startswith("it cannot be read as an image")  # noqa: PT017
+
+
+def test_a_picture_that_would_fill_the_memory_is_refused():
+    head = io.BytesIO()
+    Image.new("1", (1, 1)).save(head, "PNG")
+    huge = head.getvalue().replace(struct.pack(">II", 1, 1), struct.pack(">II", 30000, 30000))
+    crc = zlib.crc32(huge[12:29])
+    huge = huge[:29] + struct.pack(">I", crc) + huge[33:]
+    with pytest.raises(ValueError, match=r"it cannot be read as an image: .*bomb"):
+        decoded(huge, "it", (8, 8))
 
 
 def test_orientation_in_a_camera_files_header_is_not_applied():
