@@ -1,12 +1,16 @@
 """Kills, full disks and damaged files. `make test-long` tries each many more times."""
 
+import hashlib
+import http.server
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -30,7 +34,7 @@ from pe_utils.evaluate import accuracy, ssdc_by_depth
 from pe_utils.train import load_model
 configs = [preset_config("smoke", c, 0) for c in ("ape", "rope")]
 test = load("photos", (32, 32)).test
-for images in range(10, 40):
+for images in range(10, 25):
     for config in results.missing("accuracy", configs, images=images):
         some, model = test.first(images), load_model(config)
         right = accuracy(model, some.images, some.labels)
@@ -127,6 +131,55 @@ def test_a_chapter_killed_anywhere_leaves_the_one_that_was(unbroken):
         kill("-m", "pe_utils.chapters", "01_ablated_emergence", home=ROOT, after=after)
         assert path.read_bytes() == before
     assert not [p for p in path.parent.iterdir() if p.suffix != ".ipynb"]
+
+
+def test_a_book_build_killed_anywhere_is_built_by_the_same_command(tmp_path):
+    command = str(Path(sys.executable).with_name("jupyter-book"))
+    build = (command, "build", "book", "--all", "-W", "--keep-going", "--path-output",
+             str(tmp_path))  # fmt: skip
+    index = tmp_path / "_build" / "html" / "index.html"
+    for after in moments(15)[: KILLS // 2]:
+        kill(*build, home=ROOT, after=after)
+        index.unlink(missing_ok=True)  # as make book does
+        assert finish(*build, home=ROOT).returncode == 0
+        assert index.exists()
+
+
+DOWNLOAD = """
+import sys
+from pathlib import Path
+from pe_utils import sources
+sources.TINY_URL, sources.TINY_MD5 = sys.argv[1:3]
+sources._download_tiny(Path(sys.argv[3]))
+"""
+
+
+def test_a_download_killed_anywhere_leaves_nothing_that_is_read(tmp_path):
+    content = random.Random(0).randbytes(2_000_000)
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            with suppress(ConnectionError):
+                for start in range(0, len(content), 100_000):
+                    self.wfile.write(content[start : start + 100_000])
+                    time.sleep(0.1)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/tiny-imagenet-200.zip"
+        to = tmp_path / "tiny-imagenet-200.zip"
+        command = ("-c", DOWNLOAD, url, hashlib.md5(content).hexdigest(), str(tmp_path))
+        for after in moments(6):
+            kill(*command, home=tmp_path, after=after)
+            assert not to.exists() or to.read_bytes() == content
+            assert finish(*command, home=tmp_path).returncode == 0
+            assert [p.name for p in tmp_path.iterdir()] == [to.name]
+            assert to.read_bytes() == content
+            to.unlink()
+        server.shutdown()
 
 
 def flip(path: Path, place: float) -> None:

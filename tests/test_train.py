@@ -102,6 +102,16 @@ def test_two_devices_train_one_run_as_one_device_does(home, monkeypatch):
     np.testing.assert_allclose(both["held_out_accuracy"], alone["held_out_accuracy"], atol=1 / 60)
 
 
+def test_the_papers_settings_run_for_a_few_steps_on_photographs(home):
+    """Preset paper at 224 px with a narrow model: dropout, stochastic depth, resized crops."""
+    small = dict(dataset="photos", num_classes=6, embed_dim=32, depth=2, num_heads=2, epochs=1)
+    config = preset_config("paper", "rope", 0, **small, batch_size=270)
+    photos = load("photos", (224, 224))
+    train(config, photos)
+    assert results.read("training", [config])["step"].tolist() == [2]
+    assert 0 <= accuracy(load_model(config), photos.test.images, photos.test.labels) <= 1
+
+
 def test_devices_that_cannot_share_a_batch_say_so(home, tiny, monkeypatch):
     monkeypatch.setattr(Accelerator, "num_processes", 3)
     with pytest.raises(ValueError, match="3 processes cannot share a batch of 64 equally"):
