@@ -52,7 +52,8 @@ for config in results.missing("ssdc", configs, **clean):
     results.add("ssdc", config, ssdc_by_depth(model, images), **clean)
 
 # %% [markdown]
-# The same by hand, now, on the stored model and photographs that it never saw:
+# The same by hand, now, on the stored model and photographs that it never saw. They are another kind of
+# image than those of the result below: compare the shape over depth, not the level.
 
 # %%
 config = runs(preset, ["ablated"], seeds, data_root)[0]
@@ -81,6 +82,19 @@ glue("minutes", float(training["minutes"].max()), display=False)
 glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
 theirs = published["none"]["untrained_ablated"]["mean"]
 glue("published_untrained", sum(theirs) / len(theirs), display=False)
+for name in conditions:
+    curve = published["none"][name]["mean"]
+    ends = {"first": curve[0], "last": curve[-1], "step": curve[1] - curve[0]}
+    for end, value in (ends | {"rise": curve[-1] - curve[0]}).items():
+        glue(f"published_{name}_{end}", float(value), display=False)
+
+# %% tags=["hide-cell"]
+paper = {name: published["none"][name]["mean"] for name in conditions}
+for place, depth in {"second": 1, "last": -1}.items():
+    ours = table.loc["ablated"].iloc[depth] - table.loc["untrained_ablated"].iloc[depth]
+    glue(f"trained_{place}", float(ours), display=False)
+    theirs = paper["ablated"][depth] - paper["untrained_ablated"][depth]
+    glue(f"published_trained_{place}", float(theirs), display=False)
 for name, curve in table.iterrows():
     glue(f"{name}_first", float(curve.iloc[0]), display=False)
     glue(f"{name}_second", float(curve.iloc[1]), display=False)
@@ -102,11 +116,20 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # - **A1, at initialisation.** SSDC is {glue:text}`untrained_ablated_first:.2f` at the first depth
 #   and {glue:text}`untrained_ablated_last:.2f` at the last, {glue:text}`untrained_ablated_mean:.2f`
-#   on average. A random convolution maps similar patches to similar tokens, and neighbouring
+#   on average (published: {glue:text}`published_untrained_ablated_first:.2f`,
+#   {glue:text}`published_untrained_ablated_last:.2f`, {glue:text}`published_untrained:.2f`). A random convolution maps similar patches to similar tokens, and neighbouring
 #   patches of photographs are similar: this much needs no training and no positions.
 # - **A2, after training.** From depth 0 to 1 SSDC changes by {glue:text}`ablated_step:.3f`
 #   (untrained: {glue:text}`untrained_ablated_step:.3f`), over the whole depth by
-#   {glue:text}`ablated_rise:.3f` (untrained: {glue:text}`untrained_ablated_rise:.3f`).
+#   {glue:text}`ablated_rise:.3f` (untrained: {glue:text}`untrained_ablated_rise:.3f`). Published, trained:
+#   {glue:text}`published_ablated_step:.3f` and {glue:text}`published_ablated_rise:.3f`. The rise starts from
+#   a lower point than the untrained model's: at depth 0, training changes SSDC from
+#   {glue:text}`untrained_ablated_first:.3f` to {glue:text}`ablated_first:.3f` (published: from
+#   {glue:text}`published_untrained_ablated_first:.3f` to {glue:text}`published_ablated_first:.3f`). So where the blocks begin
+#   training takes structure away, and trained minus untrained is {glue:text}`trained_second:.3f` at depth 1
+#   and {glue:text}`trained_last:.3f` at the last (published: {glue:text}`published_trained_second:.3f` and
+#   {glue:text}`published_trained_last:.3f`). How much of
+#   the first step depends on the mean patch is told in [what SSDC measures](10_what_ssdc_measures.ipynb).
 #
 # ## Limits
 #

@@ -190,8 +190,9 @@ glue("data_name", configs[0].dataset, display=False)
 # That rpt shows no structure under RPI is no empirical finding: its table is drawn at random and its
 # patches come in every order alike, so no pair of indices is special and the mean of SSDC over
 # training runs is zero by symmetry (see {ref}`Methods <null>`). A single run keeps the chance likeness of
-# its random table. The index may still matter to rpt in ways that SSDC cannot see.
+# its random table. The index may still matter to rpt in ways that SSDC cannot see. What can tell whether a
+# model uses a frame is the accuracy it loses when the patches are shuffled, in the list above, and what a
+# corruption costs it, in [the next chapter](04_fragility.ipynb).
 #
 # RPT differs from `ape` in more than the frame: its task is harder, since its patches arrive
-# without order, and at equal epochs it may simply be less trained. Accuracy stands in the chapter
-# on fragility.
+# without order, and at equal epochs it may simply be less trained.

@@ -189,6 +189,7 @@ for condition in ("ape", "spe"):
         glue(f"{condition}_delta_{end}", float(row["delta_ssdc"]), display=False)
         glue(f"{condition}_fs_{end}", float(row["fragility"]), display=False)
         glue(f"{condition}_clean_{end}", float(row["clean_accuracy"]), display=False)
+        glue(f"{condition}_above_{end}", float(row["above chance"]), display=False)
 tokens = build_vit(configs[0]).patch_embed(photos)
 glue("tokens", float(tokens.detach().square().mean()), display=False)
 
@@ -234,10 +235,13 @@ glue("data_name", configs[0].dataset, display=False)
 # - **Published.** Over the paper's range of α, from {glue:text}`published_high:.1f` to
 #   {glue:text}`published_low:.1f`, fragility goes from {glue:text}`published_ape_fs_high:.3f` to
 #   {glue:text}`published_ape_fs_low:.3f` for ape and from {glue:text}`published_spe_fs_high:.3f` to
-#   {glue:text}`published_spe_fs_low:.3f` for spe. Both accuracies of a fragility are taken at the same
-#   α: where a model's clean accuracy falls towards chance, so does what it can lose.
+#   {glue:text}`published_spe_fs_low:.3f` for spe: it rises as the positions fade. Both accuracies of a
+#   fragility are taken at the same α: where a model's clean accuracy falls towards chance, so does what it
+#   can lose. That this is not all is seen in the share lost *above chance*, the last column: for ape it goes
+#   from {glue:text}`ape_above_high:.3f` to {glue:text}`ape_above_low:.3f` while a good part of the accuracy is
+#   still there.
 # - **The angles of rope** (ours). From all of the angle over {glue:text}`middle:.2f` of it to none, SSDC
-#   under RPI after the first block goes from {glue:text}`rope_recovery_high:.3f` over
+#   under RPI, averaged over all depths after the first block, goes from {glue:text}`rope_recovery_high:.3f` over
 #   {glue:text}`rope_recovery_middle:.3f` to {glue:text}`rope_recovery_low:.3f`; from all to none, clean
 #   accuracy from {glue:text}`rope_clean_accuracy_high:.3f` to
 #   {glue:text}`rope_clean_accuracy_low:.3f`, fragility from {glue:text}`rope_fragility_high:.3f` to

@@ -102,6 +102,10 @@ for condition in ("ape", "spe", "rope"):
     glue(
         f"half_accuracy_{condition}", float(steps.loc[condition, "accuracy gained"]), display=False
     )
+late = rows[rows["step"] >= sorted(rows["step"].unique())[-6]].groupby(["condition", "step"])
+course = late["fragility"].mean().unstack("step").loc[conditions]
+rises = course.index[course.iloc[:, -1] > course.iloc[:, 0]]
+glue("fragility_rises", ", ".join(rises) or "none", display=False)
 first = rows[rows["step"] == rows["step"].min()].groupby("condition")["recovery"].mean()
 for condition in conditions:
     glue(f"start_{condition}", float(first[condition]), display=False)
@@ -130,9 +134,13 @@ glue("data_name", configs[0].dataset, display=False)
 #   deviations of chance, in the orders and in a random table: {glue:text}`null:.3f`). A sinusoidal table is spatial
 #   before anything is learnt, and a learned table drawn at random is not.
 # - **Which comes first.** Half of the final anchoring is reached after about
-#   {glue:text}`half_recovery_ape:.0f` steps by ape and {glue:text}`half_recovery_rope:.0f` by rope,
+#   {glue:text}`half_recovery_ape:.0f` steps by ape and {glue:text}`half_recovery_rope:.0f` by rope (by spe at
+#   the first snapshot),
 #   half of the accuracy gained after {glue:text}`half_accuracy_ape:.0f` and
 #   {glue:text}`half_accuracy_rope:.0f`.
+# - **Does fragility fall when anchoring rises?** Over the second half of the snapshots fragility rises in
+#   {glue:text}`fragility_rises`, anchored or not, as accuracy does. What is left when accuracy is held fixed
+#   is the question of [the chapter before](11_anchoring_and_fragility.ipynb).
 #
 # ## Limits
 #

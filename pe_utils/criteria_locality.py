@@ -3,7 +3,7 @@
 Every check is a contrast: a weighted sum of the protocols' means of one number per run. Its 95 %
 Student-t interval takes the residual that is pooled over all protocols, so that two runs of each
 are enough. It is judged like the effects of the first paper (`pe_utils.criteria`): *reproduced*
-when the whole interval lies above half the published value (above 0 where no number is
+when the whole interval lies above half the published value (above `LEAST` where no number is
 published), *direction only* above 0, *contradicted* below 0, a null *reproduced* when the whole
 interval lies inside +-limit and *contradicted* when it lies outside, anything else *undecided*.
 """
@@ -19,6 +19,7 @@ from pe_utils.stats import Interval, contrast_interval
 
 SPLIT = 0.210 - 0.024  # published: minimum MAD at least without CutMix, at most with it
 QUANTITIES = ["min_mad", "self_share", "min_entropy", "early_mad", "mad_rise", "entropy_rise"]
+LEAST = 0.05  # of MAD or entropy, which reach from 0 to 1: half a step between patches
 GAIN = 0.065  # published: CutMix and AutoAugment gain 6 to 7 points each
 
 
@@ -60,7 +61,7 @@ class Contrast:
         if self.limit is not None:
             return f"inside ±{self.limit:.3f}"
         if self.published is None:
-            return "above 0 (no number published)"
+            return f"above {LEAST:.3f} (no number published)"
         return f"above {self.published / 2:.3f}, half the published value"
 
     def verdict(self, runs: pd.DataFrame) -> str:
@@ -73,7 +74,8 @@ class Contrast:
                 return "reproduced"
             return "contradicted" if low > self.limit or high < -self.limit else "undecided"
         if low > 0:
-            return "reproduced" if low > (self.published or 0) / 2 else "direction only"
+            bar = LEAST if self.published is None else self.published / 2
+            return "reproduced" if low > bar else "direction only"
         return "contradicted" if high < 0 else "undecided"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import pearsonr
 from scipy.stats import t as student_t
 
 
@@ -87,6 +88,22 @@ def contrast_interval(
     share = sum(weight**2 / len(runs[name]) for name, weight in weights.items())
     half = float(student_t.ppf((1 + level) / 2, df=freedom)) * math.sqrt(variance / freedom * share)
     return Interval(mean, mean - half, mean + half, n)
+
+
+def correlation_interval(
+    x: Sequence[float], y: Sequence[float], level: float = 0.95
+) -> tuple[float, float, float]:
+    """Pearson's r with its interval by Fisher's transformation: (r, low, high).
+
+    Raises: ValueError: fewer than 4 pairs, other lengths, no spread, or a value that is not finite.
+    """
+    if len(x) != len(y) or len(x) < 4:
+        raise ValueError(f"an interval of r needs 4 pairs or more, not {len(x)} and {len(y)}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()) or min(np.ptp(x), np.ptp(y)) == 0:
+        raise ValueError(f"every value must be finite, and not all equal: {list(x)}, {list(y)}")
+    found = pearsonr(x, y)
+    low, high = found.confidence_interval(level)
+    return float(found.statistic), float(low), float(high)
 
 
 def at_level(x: Sequence[float], y: Sequence[float], level: float) -> float:

@@ -5,7 +5,13 @@ import pytest
 from scipy.stats import t as student_t
 from scipy.stats import ttest_ind
 
-from pe_utils.stats import Interval, at_level, contrast_interval, mean_interval
+from pe_utils.stats import (
+    Interval,
+    at_level,
+    contrast_interval,
+    correlation_interval,
+    mean_interval,
+)
 
 
 def test_interval_by_hand():
@@ -117,3 +123,15 @@ def test_a_contrast_without_replicates_has_no_interval_and_bad_input_is_refused(
         contrast_interval({"a": [1.0, math.nan]}, {"a": 1})
     with pytest.raises(ValueError, match="level must lie in"):
         contrast_interval({"a": [1.0]}, {"a": 1}, 95)
+
+
+def test_the_interval_of_a_correlation_is_fishers():
+    x, y = [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 3.0, 2.0, 5.0, 4.0]
+    r, low, high = correlation_interval(x, y)
+    assert r == pytest.approx(0.8)
+    half = 1.959964 / math.sqrt(2)  # two: pairs less three
+    assert (low, high) == pytest.approx((math.tanh(math.atanh(0.8) - half),
+                                         math.tanh(math.atanh(0.8) + half)), abs=1e-6)  # fmt: skip
+    for bad in ([1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 2.0, math.nan, 4.0, 5.0]):
+        with pytest.raises(ValueError, match=r"an interval of r needs|every value must be finite"):
+            correlation_interval(bad, y[: len(bad)])

@@ -144,7 +144,7 @@ subprocess.run(x, shell=True); load_checkpoint(model, x); torch.load(x, weights_
 
 TYPED = {  # decimals that are definitions or settings, never results
     "intro.md": {"3.11", "5.1", "5.2", "5.3", "5.4", "5.5"},  # Python; sections of the paper
-    "locality.md": {"0.4"},  # strength of the jitter
+    "locality.md": {"0.4", "0.05"},  # strength of the jitter; a criterion
     "methods.md": {"2.5", "1.33"},  # the published blur, and what its kernel leaves of it
     "00_scoreboard.py": {"0.4"},  # a level of alpha that the claims name
     "05_alpha_scaling.py": {"0.4"},
