@@ -26,7 +26,7 @@ pdf: $(VENV_BOOK)/.installed  ## print the whole book into book/_build/book.pdf 
 test: $(VENV)/.installed  ## check the style and run all tests
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 test-long: $(VENV)/.installed  ## try kills and damaged files many more times (not part of test)
 	PE_LONG=1 $(VENV)/bin/python -m pytest tests/test_faults.py

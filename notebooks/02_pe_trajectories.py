@@ -191,7 +191,8 @@ figure = plots.depth_curves(at_input, published, conditions, null)
 alt = "SSDC over depth for ablated, ape, spe and rope, clean and with shuffled patches (RPI)."
 caption = (
     "Spatial structure (SSDC) over depth, clean above and with the patches shuffled under fixed "
-    f"positions below. Solid: ours, {configs[0].dataset}, n = {len(seeds)}; dashed: published."
+    f"positions below. Solid: ours, {configs[0].dataset}, n = {len(seeds)}; dashed: "
+    "published (ImageNet-100, ViT-S). Grey: chance; above it, in the lower row: anchored."
 )
 glue("landing_figure", figure_html(figure, alt, caption), display=False)
 

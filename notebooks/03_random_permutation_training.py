@@ -127,7 +127,7 @@ paper = results.published()["arxiv_2606_00124"]
 published = {"none": paper["ssdc_clean"], "rpi": paper["ssdc_rpi"]}
 null = null_spread(configs[0].grid)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "SSDC against relative depth (site attn_input) without positions, with a table trained on shuffled patches (rpt) and with the same table trained in place (ape); n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Solid: ours; dashed: published, mean ± 1 sd over four seeds. Grey: what one random order shows by chance (± 2 sd) on our grid.", "name": "fig-rpt"}, "image": {"alt": "Six small panels: SSDC over depth for ablated, rpt and ape, clean and under RPI, each with the published curve."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "SSDC against relative depth (site attn_input) without positions, with a table trained on shuffled patches (rpt) and with the same table trained in place (ape); n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Solid: ours; dashed: published (ImageNet-100, ViT-S, one order), mean ± 1 sd over four seeds. Grey: what one random order shows by chance (± 2 sd) on our grid.", "name": "fig-rpt"}, "image": {"alt": "Six small panels: SSDC over depth for ablated, rpt and ape, clean and under RPI, each with the published curve."}}
 plots.depth_curves(at_input, published, conditions, null)
 
 # %%

@@ -156,7 +156,7 @@ published = pd.concat(
     for c in ("ape", "spe")
 ).rename(columns=names)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "ΔSSDC under RPI (site attn_input) and JPEG fragility against the factor α on the positional table; n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Solid: ours; dashed: published (for spe a single seed, without a band).", "name": "fig-alpha"}, "image": {"alt": "Four panels: delta SSDC above and JPEG fragility below, against alpha, for ape and spe, each with the published curve."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "ΔSSDC under RPI (site attn_input) and JPEG fragility against the factor α on the positional table; n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Solid: ours; dashed: published (ImageNet-100, ViT-S; for spe a single seed, without a band).", "name": "fig-alpha"}, "image": {"alt": "Four panels: delta SSDC above and JPEG fragility below, against alpha, for ape and spe, each with the published curve."}}
 plots.alpha_panels(rows, published)
 
 # %% [markdown]

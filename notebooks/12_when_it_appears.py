@@ -144,5 +144,7 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## Limits
 #
-# Snapshots are few and their spacing is a factor of two: an order of events closer than that cannot be
+# A step named here is the first snapshot past the half: the half itself lies between it and the snapshot
+# before. Half of the final value depends on how long training goes on. Snapshots are few and their spacing is a
+# factor of two: an order of events closer than that cannot be
 # told. That two things appear together in training does not make one the cause of the other.

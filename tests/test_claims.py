@@ -84,7 +84,7 @@ def test_fewer_than_three_seeds_decide_nothing():
 
 
 @pytest.mark.parametrize("rng_seed", range(10))
-def test_a_random_model_never_reproduces_an_effect(rng_seed):
+def test_conditions_that_do_not_differ_never_reproduce_an_effect(rng_seed):
     """Six conditions that differ by chance alone, at the noise of real seeds."""
     rows = pd.concat(
         [measure(c, over_seeds(scale=0, noise=0.02, rng_seed=rng_seed), PAPER) for c in CLAIMS]
