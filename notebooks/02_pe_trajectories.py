@@ -14,7 +14,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images; None: the preset's number
 n_accuracy: int | None = None  # test images for accuracy; None: the preset's number

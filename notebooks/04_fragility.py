@@ -20,7 +20,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for accuracy; None: the preset's number
 # published first; jpeg_q<quality>, blur_s<sigma>[_k<kernel>], blur_scaled, jpeg_v<%>, blur_v<%>

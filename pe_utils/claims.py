@@ -227,8 +227,8 @@ def _verdict_cell(rows: pd.DataFrame) -> str:
         found += f" (published {weakest['published']:.3f})"
     text = f'<span class="verdict {verdict.replace(" ", "-")}">{verdict}</span><br>{escape(found)}'
     effects = rows[predicts_an_effect(rows) & (rows["n"] > 0)]
-    if len(effects):
-        text += f"<br>{points_the_other_way(effects).sum()} of {len(effects)} effects the other way"
+    if other := points_the_other_way(effects).sum():
+        text += f"<br>{other} of {len(effects)} effects the other way"
     if rows["low"].isna().all():
         return text
     held, against = ((rows["verdict"] == v).sum() for v in ("reproduced", "contradicted"))
