@@ -349,6 +349,7 @@ def main() -> None:
         sys.exit(
             f"no row {sorted(unknown)}; there are growth, {', '.join(r.__name__ for r in ROWS)}"
         )
+    store("machine.csv", machine())  # first: the book's page shows it
     path = TO / "speed.csv"
     rows = {row["what"] + row["against"]: row for row in pd.read_csv(path).to_dict("records")
             } if path.exists() else {}  # fmt: skip
@@ -358,6 +359,7 @@ def main() -> None:
         row = {"what": what, "against": other, **run()}
         if aim is not None:
             met = row["ratio"] >= aim if "ratio" in row else row["ours, s"] <= aim
+            met = met and row.get("error", 0) <= 1e-5
             row |= {"aim": aim, "met": "yes" if met else "no"}
         rows[what + other] = row
         print({key: row.get(key) for key in COLUMNS}, flush=True)
@@ -368,7 +370,6 @@ def main() -> None:
         store("growth.csv", found := growth())
         if DEVICE == "cpu":
             growth_figure(found).savefig(ROOT / "book" / "_assets" / "growth.png", dpi=150)
-    store("machine.csv", machine())
 
 
 if __name__ == "__main__":
