@@ -253,8 +253,11 @@ def second_opening() -> dict:
         shutil.rmtree(folder)
 
 
-def command(*words: str | Path, **environment: str) -> None:
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True, env=os.environ | environment)
+def command(name: str, *words: str | Path, **environment: str) -> None:
+    """Run a tool of this environment."""
+    tool = Path(sys.executable).with_name(name)
+    environment = os.environ | environment
+    subprocess.run([tool, *words], cwd=ROOT, check=True, capture_output=True, env=environment)
 
 
 def make_book() -> dict:
