@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional as tvf
 
 from pe_utils.config import DATASETS, IMAGES, ROOT, RunConfig, home, preset_config
 from pe_utils.packed import Files, packed
-from pe_utils.sources import files_of, listing
+from pe_utils.sources import SKIP, files_of, listing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as published (ImageNet's)
 HELD_OUT = 0.1  # share of the training images kept for choices
@@ -223,7 +223,12 @@ def _load_files(name: str, files: Files, size: tuple[int, int]) -> ImageData:
     key = hashlib.sha256(repr((size, listing(files))).encode()).hexdigest()[:16]
     folder = home() / "runs" / "cache" / f"{name}-{size[0]}x{size[1]}-{key}"
     orders = {split: _shuffled(split, len(paths)) for split, paths in files.items()}
-    images, digest = packed(folder, files, orders, size)
+    try:
+        images, digest = packed(folder, files, orders, size)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; repair it, remove it, or leave it out by a line in {SKIP} in the data folder"
+        ) from error
     classes = sorted({label for label, _ in files["train"]})
     index = {label: i for i, label in enumerate(classes)}
     splits = {

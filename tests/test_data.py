@@ -195,8 +195,19 @@ def test_a_broken_image_is_named_and_nothing_half_decoded_is_read(home, tmp_path
         load("image_folder", (32, 32), root)
     with pytest.raises(ValueError, match=r"train/a/5\.png cannot be read as an image"):
         load("image_folder", (32, 32), root)
+    with pytest.raises(
+        ValueError, match=r"5\.png .*; repair it, remove it, or leave it out by a l"
+    ):
+        load("image_folder", (32, 32), root)
+    (root / "skip.txt").write_text("train/a/5.png\n")
+    left_out = load("image_folder", (32, 32), root)
+    assert len(left_out.train) == 17
+    (root / "skip.txt").unlink()
     (root / "train" / "a" / "5.png").unlink()
-    assert len(load("image_folder", (32, 32), root).train) == 17
+    assert load("image_folder", (32, 32), root).digest == left_out.digest
+    (root / "skip.txt").write_text("train/a/5.png\n")
+    with pytest.raises(ValueError, match=r"skip\.txt lists 'train/a/5\.png', which is no file"):
+        load("image_folder", (32, 32), root)
 
 
 def test_augmentation_draws_for_each_image_and_only_moves_pixels():
