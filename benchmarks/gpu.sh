@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a GPU does, in some minutes: the rows of speed.csv that run on it, and what the two presets
+# What a GPU does, in some minutes: the rows of speed.csv that run on it, and what the presets
 # that are meant for it cost at its rate. Writes benchmarks/gpu/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

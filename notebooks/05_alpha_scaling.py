@@ -238,8 +238,8 @@ glue("data_name", configs[0].dataset, display=False)
 #   {glue:text}`published_spe_fs_low:.3f` for spe: it rises as the positions fade. Both accuracies of a
 #   fragility are taken at the same α: where a model's clean accuracy falls towards chance, so does what it
 #   can lose. That this is not all is seen in the share lost *above chance*, the last column: for ape it goes
-#   from {glue:text}`ape_above_high:.3f` to {glue:text}`ape_above_low:.3f` while a good part of the accuracy is
-#   still there.
+#   from {glue:text}`ape_above_high:.3f` to {glue:text}`ape_above_low:.3f` while clean accuracy is still above
+#   chance.
 # - **The angles of rope** (ours). From all of the angle over {glue:text}`middle:.2f` of it to none, SSDC
 #   under RPI, averaged over all depths after the first block, goes from {glue:text}`rope_recovery_high:.3f` over
 #   {glue:text}`rope_recovery_middle:.3f` to {glue:text}`rope_recovery_low:.3f`; from all to none, clean

@@ -28,19 +28,19 @@ CHAPTERS = {
 DEVIATIONS = {
     "A1": "nearly flat: a change within a quarter of the mean, our limit",
     "A2": "no single number in the paper: the contrasts are ours; one block of six is a longer "
-    "step than one of twelve; most of the step is a fall at depth 0, and the paper's own untrained "
-    "curve passes the check from first to last",
+    "step than one of twelve; the step grows because training lowers its start, here and in the "
+    "paper, whose own untrained curve passes the check from first to last",
     "A3": "zero by construction: tests the instrument; mean of many orders, limit two spreads of "
-    "one, which is as large as what rope shows at its first depths here",
+    "one, which is larger than what rope shows at its first depths here",
     "A4": "mean over depth minus that of ablated, not the maximum over depth; a sinusoidal table "
-    "passes before it is trained",
+    "passes after one step of training",
     "A5": "early is after one block of six, theirs after two of twelve; a sinusoidal table that is "
     "spatial before any block leaves no room to rise",
     "A6": "its mean over runs is zero by symmetry: tests the instrument; the random table adds a "
     "scatter of its own, so that few runs may leave it undecided; the limit as in A3; the paper's "
     "own untrained curve passes the checks of a gradual clean rise",
-    "A7": "JPEG 5 is another disruption on small images: its blocks span two by two patches, in "
-    "the paper a patch spans two by two blocks; our images were JPEG before",
+    "A7": "JPEG 5 is another disruption on small images: at 32 px its blocks span two by two "
+    "patches, in the paper a patch spans two by two blocks; our images were JPEG before",
     "A8": "blur of 2.5 px is another disruption on small images",
     "A9": "as alpha falls, clean accuracy may fall to chance, where fragility means nothing; "
     "flattening counts only if fragility rises first (0.4 - 1.0 above 0): the formula also gives a "
@@ -49,7 +49,7 @@ DEVIATIONS = {
     "A11": "our contrast; highest and lowest are taken per seed, which biases it downwards: with "
     "no difference between conditions it is contradicted in more than half of the simulations",
     "A12": "our correlation over five fixed conditions: its interval is over seeds of the same "
-    "five and says nothing of a sixth; over five points even a large r is compatible with none",
+    "five and says nothing of a sixth; over five points an r of this size is compatible with none",
     "A13": "equal epochs, not convergence",
 }
 

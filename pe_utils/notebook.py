@@ -111,6 +111,8 @@ def _assignments(cell: str) -> list[tuple[str, ast.expr]]:
 
 
 def _value(node: ast.expr) -> object:
+    if isinstance(node, ast.List):
+        return [_value(entry) for entry in node.elts]
     if isinstance(node, ast.Call):  # papermill writes float('nan')
         return float(ast.literal_eval(node.args[0]))
     return ast.literal_eval(node)
