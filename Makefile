@@ -6,7 +6,7 @@ VENV_BOOK ?= .venv-book
 PIP = -m pip install --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help book pdf test test-long format chapters train run test-slurm lock clean python
+.PHONY: help book pdf test test-long format chapters train run test-slurm lock audit clean python
 .DELETE_ON_ERROR:
 
 help:  ## list the commands
@@ -60,6 +60,12 @@ lock: python  ## write requirements.lock from the newest versions that fit
 	mv requirements.lock.new requirements.lock
 	.venv-lock/bin/python -m pe_utils.licences
 	rm -rf .venv-lock
+
+audit: python  ## ask for known holes in the versions of requirements.lock (needs the network)
+	rm -rf .venv-audit
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python $(PIP) pip-audit
+	.venv-audit/bin/pip-audit --disable-pip --no-deps -r requirements.lock
 
 clean:  ## remove the built book
 	rm -rf book/_build

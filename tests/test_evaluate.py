@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from pe_utils.capture import attention_maps
+from pe_utils.config import preset_config
 from pe_utils.data import Split, load, normalise
 from pe_utils.evaluate import (
     BATCH,
@@ -25,6 +26,7 @@ from pe_utils.metrics import (
     ssdc,
 )
 from pe_utils.models import build_vit
+from pe_utils.train import load_model
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,19 @@ def test_accuracy_counts_images_across_a_short_last_batch(tiny, images):
     labels = right.clone()
     labels[-7:] = (right[-7:] + 1) % 6
     assert accuracy(model, many, labels) == pytest.approx(BATCH / (BATCH + 7), abs=1e-12)
+
+
+def test_the_number_of_threads_changes_no_digit_that_is_shown(images):
+    """Sums may come in another order; here on trained weights, whose similarities are no ties."""
+    model, found = load_model(preset_config("laptop", "ape", 1)), {}
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        heads = attention_by_head(model, images)[["mad", "entropy", "self_share"]]
+        found[threads] = ssdc_by_depth(model, images)["ssdc"].to_numpy(), heads.to_numpy()
+    torch.set_num_threads(1)
+    for threads in (2, 4):
+        assert np.abs(found[threads][0] - found[1][0]).max() < 1e-4
+        assert np.abs(found[threads][1] - found[1][1]).max() < 1e-5
 
 
 @torch.inference_mode()
