@@ -16,7 +16,7 @@ from pe_utils.config import GRIDS, RunConfig, grid
 from pe_utils.data import HELD_OUT, ImageData, Split
 from pe_utils.train import SNAPSHOTS, TrainingRun
 
-IMAGES = {  # data set to its number of training and of test images
+SIZES = {  # data set to its number of training and of test images
     "cifar10_jpeg": (50000, 10000),
     "cifar100": (50000, 10000),
     "imagenet_100": (126689, 5000),
@@ -38,7 +38,7 @@ def cost(config: RunConfig) -> dict[str, float]:
         data_bytes: of the decoded data set, once for all runs; memory_bytes: peak of this process,
         or of the GPU.
     """
-    train, test = IMAGES[config.dataset]
+    train, test = SIZES[config.dataset]
     images = config.epochs * round(train * (1 - HELD_OUT))
     run = _rehearsal(config)
     counter = FlopCounterMode(display=False)

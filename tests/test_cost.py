@@ -4,14 +4,14 @@ import sys
 import pytest
 
 from pe_utils.config import GRIDS, PRESETS, preset_config
-from pe_utils.cost import IMAGES, cost
+from pe_utils.cost import SIZES, cost
 from pe_utils.data import HELD_OUT, load
 
 
 def test_every_grid_has_data_of_a_known_size():
-    assert {PRESETS[preset]["dataset"] for preset in GRIDS} <= set(IMAGES)
+    assert {PRESETS[preset]["dataset"] for preset in GRIDS} <= set(SIZES)
     photos = load("photos", (32, 32))
-    assert IMAGES["photos"] == (len(photos.train) + len(photos.held_out), len(photos.test))
+    assert SIZES["photos"] == (len(photos.train) + len(photos.held_out), len(photos.test))
 
 
 def test_the_cost_of_a_run_is_that_of_its_model(home):
