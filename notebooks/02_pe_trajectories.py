@@ -14,7 +14,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images; None: the preset's number
 n_accuracy: int | None = None  # test images for accuracy; None: the preset's number
@@ -66,7 +66,7 @@ shuffled = {"images": n_accuracy, "orders": n_orders, "order_seed": order_seed}
 # Each loop runs over what is missing in the results and trains a model that does not exist yet.
 # First on clean images with the tokens in place:
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("ssdc", configs, **clean):
     data = load(config.dataset, config.image_size, data_root)
     images = data.test.first(n_images).images
@@ -78,7 +78,7 @@ for config in results.missing("ssdc", configs, **clean):
 # index, and SSDC asks whether neighbouring *indices* are represented alike. One order alone has
 # a spread of its own, so SSDC is averaged over the orders:
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("ssdc", configs, **rpi):
     data = load(config.dataset, config.image_size, data_root)
     images = data.test.first(n_images).images
@@ -88,14 +88,14 @@ for config in results.missing("ssdc", configs, **rpi):
 # %% [markdown]
 # What the shuffle costs in accuracy: every order meets its own share of the test images.
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("accuracy", configs, images=n_accuracy):
     data = load(config.dataset, config.image_size, data_root)
     test, model = data.test.first(n_accuracy), trained_model(config, data)
     measured = {"accuracy": accuracy(model, test.images, test.labels)}
     results.add("accuracy", config, [measured], images=n_accuracy)
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("accuracy_rpi", configs, **shuffled):
     data = load(config.dataset, config.image_size, data_root)
     test, model = data.test.first(n_accuracy), trained_model(config, data)
@@ -106,7 +106,7 @@ for config in results.missing("accuracy_rpi", configs, **shuffled):
 # Another quantity, reported beside: SSDC of every image by itself, averaged over the images, in
 # place and with one order for each image. It has no published counterpart.
 
-# %%
+# %% tags=["hide-input"]
 for kind in ("none", "rpi"):
     own = {"intervention": kind} | per_image
     for config in results.missing("ssdc_per_image", configs, **own):

@@ -20,7 +20,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for accuracy; None: the preset's number
 # published first; jpeg_q<quality>, blur_s<sigma>[_k<kernel>], blur_scaled, jpeg_v<%>, blur_v<%>
@@ -60,14 +60,14 @@ for name in corruptions:  # a bad name is refused now, not after training
 #
 # Clean accuracy on the test images, then accuracy on the same images after each corruption.
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("accuracy", configs, images=n_images):
     data = load(config.dataset, config.image_size, data_root)
     test, model = data.test.first(n_images), trained_model(config, data)
     measured = {"accuracy": accuracy(model, test.images, test.labels)}
     results.add("accuracy", config, [measured], images=n_images)
 
-# %%
+# %% tags=["hide-input"]
 clean = results.read("accuracy", configs, images=n_images).set_index("run")["accuracy"]
 for config in configs:
     own = {"images": n_images}

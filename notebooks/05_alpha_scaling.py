@@ -19,7 +19,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int | None = None  # test images for ΔSSDC; None: the preset's number
 n_accuracy: int | None = None  # test images for accuracy; None: the preset's number
@@ -74,7 +74,7 @@ for_rope = {"accuracy_images": n_accuracy, "corruption": "jpeg_q5"} | for_ssdc
 #
 # For every α, first what the first block recovers under RPI:
 
-# %%
+# %% tags=["hide-input"]
 for config in configs:
     todo = [a for a in alphas if results.missing("alpha_ssdc", [config], alpha=a, **for_ssdc)]
     if todo:
@@ -91,7 +91,7 @@ for config in configs:
 # %% [markdown]
 # then both accuracies of fragility:
 
-# %%
+# %% tags=["hide-input"]
 for config in configs:
     todo = [a for a in alphas if results.missing("alpha", [config], alpha=a, **for_shift)]
     if todo:
@@ -111,7 +111,7 @@ for config in configs:
 # ours and another thing: every patch keeps a position, only closer to the others. RoPE acts in
 # every block, so here structure is the mean of SSDC under RPI over the depths after a block.
 
-# %%
+# %% tags=["hide-input"]
 for factor in factors:
     for config in results.missing("rotary", rotary, factor=factor, **for_rope):
         data = load(config.dataset, config.image_size, data_root)

@@ -13,7 +13,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 pilot_epochs: int | None = None  # length of the shorter pilot runs; None: a third of the preset's
 

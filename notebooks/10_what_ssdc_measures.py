@@ -10,7 +10,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 500  # test images for SSDC, at most; all of a smaller set
 n_orders: int = 16  # random orders that SSDC under RPI is averaged over (elsewhere 64)
@@ -66,13 +66,13 @@ clean = {"images": n_images, "intervention": "none", "orders": 0, "order_seed": 
 rpi = {"images": n_images, "intervention": "rpi", "orders": n_orders, "order_seed": order_seed}
 keys = ["similarity", "norm", "depth"]
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("ssdc_variants", configs, **clean):
     data = load(config.dataset, config.image_size, data_root)
     images, model = data.test.first(n_images).images, trained_model(config, data)
     results.add("ssdc_variants", config, ssdc_variants(model, images), **clean)
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("ssdc_variants", configs, **rpi):
     data, found = load(config.dataset, config.image_size, data_root), []
     images, model = data.test.first(n_images).images, trained_model(config, data)

@@ -10,7 +10,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 200  # test images for SSDC, at most; all of a smaller set
 n_accuracy: int = 2000  # test images for accuracy, at most; all of a smaller set
@@ -53,7 +53,7 @@ settings |= {"accuracy_images": n_accuracy, "corruption": "jpeg_q5"}
 # The snapshots along training, as in [the next chapter](12_when_it_appears.ipynb): anchoring is SSDC
 # under RPI averaged over the depths after a block, fragility is that of JPEG quality 5.
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("snapshots", configs, **settings):
     data, found = load(config.dataset, config.image_size, data_root), []
     trained_model(config, data)

@@ -13,7 +13,7 @@
 
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
-seeds: list[int] = [1, 2, 3]  # training seeds; 0 is the pilot
+seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 200  # test images for SSDC, at most; all of a smaller set
 n_accuracy: int = 2000  # test images for accuracy, at most; all of a smaller set
@@ -55,7 +55,7 @@ settings |= {"accuracy_images": n_accuracy, "corruption": "jpeg_q5"}
 # For every snapshot of every run: SSDC under RPI, averaged over the depths after a block, and both
 # accuracies of JPEG fragility.
 
-# %%
+# %% tags=["hide-input"]
 for config in results.missing("snapshots", configs, **settings):
     data, found = load(config.dataset, config.image_size, data_root), []
     trained_model(config, data)
