@@ -238,8 +238,8 @@ GRIDS: dict[str, dict] = {
     "gpu": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
     "paper": dict(conditions=CONDITIONS, seeds=(1, 2, 3, 4)),
     "locality": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
-    "locality_laptop": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
-    "locality_tiny": dict(conditions=("ape",), seeds=(1, 2), protocols=("baseline", "modern")),
+    "locality_laptop": dict(conditions=("ape",), seeds=(1, 2), protocols=("baseline", "modern")),
+    "locality_tiny": dict(conditions=("ape",), seeds=(1, 2), protocols=FACTORIAL),
 }
 
 # test images that SSDC and accuracy are measured on unless a chapter is told otherwise;

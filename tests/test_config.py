@@ -59,7 +59,7 @@ def test_an_unknown_preset_lists_the_known():
 
 
 def test_a_grid_holds_every_run_of_its_preset_once_seeds_outermost():
-    configs = grid("locality_laptop")
+    configs = grid("locality_tiny")
     assert len({c.run_id for c in configs}) == len(configs) == 16
     assert [c.seed for c in configs] == [1] * 8 + [2] * 8
     assert {c.protocol for c in configs[:8]} == {*FACTORIAL}
