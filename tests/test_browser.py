@@ -117,7 +117,7 @@ def test_hidden_code_opens(browser, site):
     )
     summary.click()
     wait(browser, lambda _b: code.is_displayed())
-    assert "plots." in code.text
+    assert "results.add(" in code.text
 
 
 def test_equations_are_rendered(browser, site):
