@@ -65,7 +65,7 @@ audit: python  ## ask for known holes in the versions of requirements.lock (need
 	rm -rf .venv-audit
 	$(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python $(PIP) pip-audit
-	.venv-audit/bin/pip-audit --disable-pip --no-deps -r requirements.lock
+	.venv-audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements.lock
 
 clean:  ## remove the built book
 	rm -rf book/_build

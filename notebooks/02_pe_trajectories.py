@@ -205,8 +205,8 @@ glue("landing_figure", figure_html(figure, alt, caption), display=False)
 # *n = {glue:text}`n_seeds` training seed(s); means over the seeds. Verdicts with their
 # intervals stand on the [scoreboard](00_scoreboard.ipynb).*
 #
-# - **A3, collapse.** Without positions |SSDC| under RPI stays below
-#   {glue:text}`largest_ablated:.3f` at every depth; one random order alone scatters by
+# - **A3, collapse.** Without positions the largest |SSDC| under RPI at any depth is
+#   {glue:text}`largest_ablated:.3f`; one random order alone scatters by
 #   {glue:text}`null:.3f`. For this condition zero is not an empirical finding: shuffling the
 #   tokens of a model without positions only relabels its representations, so SSDC averaged over
 #   all orders is exactly zero. It tests the instrument.

@@ -259,7 +259,7 @@ def _closeness(grid: tuple[int, int], norm: str = "l1") -> NDArray[np.float64]:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average ranks, equal to scipy's `rankdata`, whose overhead would be most of SSDC's time."""
+    """Average ranks, equal to scipy's `rankdata`, which would be most of SSDC's time."""
     order = np.argsort(values)
     ordered = values[order]
     new = np.concatenate([[True], ordered[1:] != ordered[:-1], [True]])

@@ -63,6 +63,7 @@ def test_a_grid_holds_every_run_of_its_preset_once_seeds_outermost():
     assert len({c.run_id for c in configs}) == len(configs) == 16
     assert [c.seed for c in configs] == [1] * 8 + [2] * 8
     assert {c.protocol for c in configs[:8]} == {*FACTORIAL}
+    assert {c.protocol for c in grid("locality_laptop")} == {"baseline", "modern"}
     assert [c.seed for c in grid("laptop")][::6] == [1, 2, 3, 4]  # the pilot is no evidence
     with pytest.raises(ValueError, match="unknown preset with a grid 'own'"):
         grid("own")

@@ -39,7 +39,7 @@ for images in range(10, 25):
         some, model = test.first(images), load_model(config)
         right = accuracy(model, some.images, some.labels)
         results.add("accuracy", config, [{"accuracy": right}], images=images)
-    for config in results.missing("ssdc", configs, images=images):  # a table, a question
+    for config in results.missing("ssdc", configs, images=images):  # asked for on its own
         some, model = test.first(images), load_model(config)
         results.add("ssdc", config, ssdc_by_depth(model, some.images), images=images)
 """

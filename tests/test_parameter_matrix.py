@@ -65,8 +65,8 @@ def test_a_wrong_value_is_refused_by_name(notebook, name, value, of_wrong_type):
     kinds = TypeError if of_wrong_type else (ValueError, FileNotFoundError)
     with pytest.raises(kinds) as refused:
         run_chapter(notebook, f"{preset}{name} = {value}")
-    said = str(refused.value)
-    assert name in said or value.strip("[]'") in said
+    said, content = str(refused.value), value.strip("[]'")
+    assert name in said or (content and content in said)  # an empty text is part of any
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS)
