@@ -13,10 +13,12 @@ PRESET = config.get("preset", "laptop")
 RUNS = {run.run_id: run for run in grid(PRESET)}
 SEEDS = GRIDS[PRESET]["seeds"]
 REPORTS = f"runs/reports/{PRESET}"
-SECOND_PART = "protocols" in GRIDS[PRESET]
+PROTOCOLS = GRIDS[PRESET].get("protocols", ())
+SECOND_PART = len(PROTOCOLS) > 0
+WANTED = "[01]" if not SECOND_PART else "2" if len(PROTOCOLS) == 8 else "20"  # 21-23 need all eight
 CHAPTERS = sorted(
     path.split("/")[-1].removesuffix(".py")
-    for path in glob.glob("notebooks/2*.py" if SECOND_PART else "notebooks/[01]*.py")
+    for path in glob.glob(f"notebooks/{WANTED}*.py")
     if "scoreboard" not in path
 )
 

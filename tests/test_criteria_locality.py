@@ -6,7 +6,13 @@ import pandas as pd
 import pytest
 
 from pe_utils import results
-from pe_utils.claims import locality_scoreboard, measured_locality, overall
+from pe_utils.claims import (
+    locality_scoreboard,
+    measured_locality,
+    overall,
+    points_the_other_way,
+    scoreboard_html,
+)
 from pe_utils.claims import verdicts as verdicts_of
 from pe_utils.config import FACTORIAL, PILOT_SEED, PROTOCOLS
 from pe_utils.criteria_locality import LOCALITY_CLAIMS, main_effect, per_run
@@ -148,6 +154,24 @@ def test_the_scoreboard_of_protocols_leaves_the_pilot_out_and_names_what_is_miss
     assert b1["n"].tolist() == [4, 4, 4]
     assert b1["published"].isna().tolist() == [False, True, True]
     assert rows.loc[rows["preset"] == "none", "n"].eq(0).all()
+
+
+def test_checks_without_a_published_number_count_and_decide_like_the_others():
+    turned = runs(noise=1e-5, min_entropy=lambda p: 0.2 + 0.3 * ("cutmix" in p))
+    rows = locality_scoreboard({"turned": turned})
+    b1 = rows[rows["claim"] == "B1"].set_index("check")
+    assert points_the_other_way(b1).tolist() == [False, True, False]
+    html = scoreboard_html(rows)
+    assert "minimum entropy: baseline - modern: -0.300" in html
+    assert "1 of 3 effects the other way" in html
+    assert "nan" not in html
+
+
+def test_of_checks_without_a_number_the_smallest_effect_decides():
+    small = runs(noise=0.0005, mad_rise=lambda p: 0.4 if len(p) == 3 else 0.3)
+    html = scoreboard_html(locality_scoreboard({"small": small}))
+    (b5,) = [row for row in html.split("<tr>") if ">B5</a>" in row]
+    assert "rise of MAD: modern - baseline: 0.1" in b5
 
 
 def test_stored_attention_becomes_one_row_per_run(home, tiny):
