@@ -38,7 +38,7 @@ import math
 import pandas as pd
 from myst_nb import glue
 
-from pe_utils import plots, results
+from pe_utils import claims, plots, results
 from pe_utils.corruptions import changed_variance, corrupt, severity
 from pe_utils.data import default_images, load, normalise, runs
 from pe_utils.evaluate import accuracy
@@ -115,11 +115,7 @@ pd.Series(moved, name="predictions that change").round(3).to_frame()
 # %%
 scores = results.published()["arxiv_2606_00124"]["accuracy_and_fragility"]
 theirs = pd.DataFrame({k: v for k, v in scores.items() if k != "columns"}, scores["columns"]).T
-published = pd.concat(
-    [theirs[[f"{shift}_fragility", f"{shift}_fragility_std"]].set_axis(["fragility", "std"], axis=1)
-     .rename_axis("condition").reset_index().assign(corruption=name)
-     for shift, name in (("jpeg", "jpeg_q5"), ("blur", "blur_s2.5_k5"))]
-)  # fmt: skip
+published = claims.published_tables(results.published()).fragility
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Fragility by condition under each corruption; n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Filled: ours; hollow: published (ImageNet-100 at 224 px, mean ± 1 sd over four seeds), which exists for the first two settings only. In brackets: share of the pixel variance that the setting changes on our training images.", "name": "fig-fragility"}, "image": {"alt": "A panel per corruption with a dot per condition; published values hollow beside ours in the first two panels."}}
 changed = rows.groupby("corruption")["variance_changed"].mean()

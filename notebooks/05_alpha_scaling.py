@@ -40,7 +40,7 @@ import pandas as pd
 from myst_nb import glue
 
 # %%
-from pe_utils import plots, results
+from pe_utils import claims, plots, results
 from pe_utils.corruptions import corrupt
 from pe_utils.data import default_images, load, normalise, runs
 from pe_utils.evaluate import accuracy, anchoring_and_fragility, ssdc_under_rpi
@@ -147,14 +147,7 @@ rows = structure[[*keys, "first", "second", "delta_ssdc"]].merge(
 )
 
 # %%
-paper = results.published()["arxiv_2606_00124"]
-names = {"delta_ssdc_rpi": "delta_ssdc"} | {f"jpeg_{c}": c for c in ("fragility", "fragility_std")}
-published = pd.concat(
-    pd.DataFrame(
-        paper[f"alpha_scaling_{c}"]["rows"], columns=paper[f"alpha_scaling_{c}"]["columns"]
-    ).assign(condition=c)
-    for c in ("ape", "spe")
-).rename(columns=names)
+published = claims.published_tables(results.published()).alpha
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "ΔSSDC under RPI (site attn_input) and JPEG fragility against the factor α on the positional table; n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`. Solid: ours; dashed: published (ImageNet-100, ViT-S; for spe a single seed, without a band).", "name": "fig-alpha"}, "image": {"alt": "Four panels: delta SSDC above and JPEG fragility below, against alpha, for ape and spe, each with the published curve."}}
 plots.alpha_panels(rows, published)

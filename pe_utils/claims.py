@@ -42,7 +42,8 @@ DEVIATIONS = {
     "scatter of its own, so that few runs may leave it undecided; the limit as in A3; the paper's "
     "own untrained curve passes the checks of a gradual clean rise",
     "A7": "JPEG 5 is another disruption on small images: at 32 px its blocks span two by two "
-    "patches, in the paper a patch spans two by two blocks; our images were JPEG before",
+    "patches, at 64 px a block is a patch, in the paper a patch spans two by two blocks; our "
+    "images were JPEG before",
     "A8": "blur of 2.5 px is another disruption on small images",
     "A9": "as alpha falls, clean accuracy may fall to chance, where fragility means nothing; "
     "flattening counts only if fragility rises first (0.4 - 1.0 above 0): the formula also gives a "
@@ -98,6 +99,21 @@ def measure(claim: Claim, tables: Tables, published: Tables) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def by_seed(claims: Sequence[Claim], tables: Tables) -> pd.DataFrame:
+    """The estimands of one number per seed, seed by seed: where seeds are too few for an interval.
+
+    Returns: index claim, check; a column per evidence seed.
+    """
+    values = {}
+    for claim in claims:
+        for check in claim.checks:
+            found = check.estimand(tables)
+            if isinstance(found, pd.Series):
+                values[claim.id, check.name] = found.drop(index=PILOT_SEED, errors="ignore")
+    table = pd.DataFrame(values).T.rename_axis(["claim", "check"])
+    return table.rename(columns=lambda seed: "value" if seed < 0 else f"seed {seed}")
+
+
 def overall(verdicts: Sequence[str]) -> str:
     """The claim's verdict: that of its weakest check."""
     return min(verdicts, key=VERDICTS.index, default="undecided")
@@ -105,6 +121,9 @@ def overall(verdicts: Sequence[str]) -> str:
 
 def published_tables(values: dict) -> Tables:
     """The published values of arXiv:2606.00124 as tables with one pseudo-seed, -1.
+
+    Beside the values of fragility (std) and along alpha (delta_ssdc_std, fragility_std) stands
+    their standard deviation over seeds, NaN where a single seed is published.
 
     Args: values: what `results.published()` returns.
     """
@@ -115,16 +134,18 @@ def published_tables(values: dict) -> Tables:
             for depth, value in enumerate(curve["mean"])]  # fmt: skip
     scores = {c: v for c, v in paper["accuracy_and_fragility"].items() if c != "columns"}
     fragility = [dict(condition=condition, seed=-1, corruption=corruption,
-                      clean_accuracy=score[0], fragility=score[column])
+                      clean_accuracy=score[0], fragility=score[column], std=score[column + 1])
                  for condition, score in scores.items()
                  for corruption, column in ((JPEG, 2), (BLUR, 4))]  # fmt: skip
-    alpha = []
-    for condition in ("ape", "spe"):
-        table = paper[f"alpha_scaling_{condition}"]
-        fs = table["columns"].index("jpeg_fragility")
-        alpha += [dict(condition=condition, seed=-1, alpha=row[0], delta_ssdc=row[1],
-                       fragility=row[fs]) for row in table["rows"]]  # fmt: skip
-    return Tables((14, 14), *map(pd.DataFrame, (ssdc, fragility, alpha)))
+    names = {"delta_ssdc_rpi": "delta_ssdc", "jpeg_fragility": "fragility",
+             "jpeg_fragility_std": "fragility_std"}  # fmt: skip
+    alpha = [
+        pd.DataFrame(paper[key := f"alpha_scaling_{condition}"]["rows"],
+                     columns=paper[key]["columns"]).assign(condition=condition, seed=-1)
+        for condition in ("ape", "spe")
+    ]  # fmt: skip
+    alpha = pd.concat(alpha).rename(columns=names)
+    return Tables((14, 14), pd.DataFrame(ssdc), pd.DataFrame(fragility), alpha)
 
 
 def measured_tables(

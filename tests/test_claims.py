@@ -10,6 +10,7 @@ import pytest
 
 from pe_utils import claims, results
 from pe_utils.claims import (
+    by_seed,
     criteria_commit,
     measure,
     measured_tables,
@@ -240,6 +241,22 @@ def test_every_claim_has_a_chapter_and_says_how_it_departs():
     assert set(claims.CHAPTERS) == set(claims.DEVIATIONS) == {*BY_ID, "B1", "B2", "B3", "B4", "B5"}
     assert {claims.CHAPTERS[claim] for claim in BY_ID} <= chapters
     assert all(claims.DEVIATIONS.values())
+
+
+def test_estimands_seed_by_seed_are_those_that_the_intervals_average():
+    tables = over_seeds(seeds=3)
+    pilot = tables.ssdc[tables.ssdc["seed"] == 1].assign(seed=0)
+    tables = replace(tables, ssdc=pd.concat([pilot, tables.ssdc]))
+    asked = [BY_ID["A1"], BY_ID["A10"]]
+    found = by_seed(asked, tables)
+    assert found.columns.tolist() == ["seed 1", "seed 2", "seed 3"]
+    judged = pd.concat([measure(claim, tables, PAPER) for claim in asked])
+    means = judged.set_index(["claim", "check"])["mean"]
+    assert found.mean(axis=1).to_dict() == pytest.approx(means.loc[found.index].to_dict())
+    theirs = by_seed(asked, PAPER)["value"]
+    assert theirs["A10", "fragility: 0.1 - 1.0"] == pytest.approx(
+        judged.set_index("check").loc["fragility: 0.1 - 1.0", "published"]
+    )
 
 
 @pytest.mark.parametrize(
