@@ -123,7 +123,9 @@ for name, column in verdicts.items():
 # - On `tiny_imagenet_20` (n up to {glue:text}`laptop_tiny_n`), reproduced:
 #   {glue:text}`laptop_tiny_reproduced`; direction only: {glue:text}`laptop_tiny_direction`;
 #   contradicted: {glue:text}`laptop_tiny_contradicted`; undecided:
-#   {glue:text}`laptop_tiny_undecided`.
+#   {glue:text}`laptop_tiny_undecided`. {glue:text}`laptop_tiny_opposite` of
+#   {glue:text}`laptop_tiny_effects` effects point the other way than published, in
+#   {glue:text}`laptop_tiny_opposite_claims`. Three seeds and few images leave wide intervals.
 #
 # ## Limits
 #
