@@ -39,7 +39,7 @@ chapters: $(VENV)/.installed  ## execute every notebook into book/chapters; writ
 	$(VENV)/bin/python -m pe_utils.chapters
 	$(VENV)/bin/python -m pe_utils.cards
 
-train: $(VENV)/.installed  ## run what PRESET (laptop) still lacks
+train: $(VENV)/.installed  ## train the pilot (seed 0) of PRESET (laptop)
 	$(VENV)/bin/python -m pe_utils.train --preset $(PRESET)
 
 test-slurm: $(VENV)/.installed  ## run the smoke grid on a real one-node Slurm (root; not part of test)

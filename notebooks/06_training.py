@@ -132,6 +132,7 @@ glue("data_name", configs[0].dataset, display=False)
 # | model | D 384, 12 blocks, 8 heads | D 96, 6 blocks, 3 heads ({glue:text}`parameters` parameters) | fits a CPU |
 # | dropout, stochastic depth | 0.15 and 0.2 | none | our choice for a small model trained briefly |
 # | epochs | 60 | {glue:text}`long` | the rule above: {glue:text}`long` instead of {glue:text}`short` epochs gain at least {glue:text}`gain_least:.1f` points |
+# | epsilon of LayerNorm | 10⁻⁵ in the published code | 10⁻⁶ | the default of timm's model |
 # | precision | not said | bfloat16 autocast in training, float32 in every measurement | faster on a CPU |
 #
 # ## Limits

@@ -18,7 +18,7 @@ run's config, data digest and code version inside. A run loads in one line:
 from pe_utils.config import preset_config
 from pe_utils.train import load_model
 
-model = load_model(preset_config("{preset}", "{condition}", seed={seed}))
+model = load_model(preset_config("{preset}", "{condition}", seed={seed}{changes}))
 ```
 
 - Architecture: timm `Eva`, {height} x {width} pixels, patch {patch_size}, D {embed_dim},
@@ -48,18 +48,25 @@ def card(preset: str) -> str:
     usual = preset_config(preset, "ape", 0)
     facts = {name: getattr(usual, name) for name in
              ("patch_size", "embed_dim", "depth", "num_heads", "num_classes")}  # fmt: skip
-    head = HEAD.format(preset=preset, height=usual.image_size[0], width=usual.image_size[1],
+    changes = _changes(preset, manifest["runs"][rows.iloc[0]["run"]]["config"])
+    head = HEAD.format(preset=preset, changes="".join(f", {k}={v!r}" for k, v in changes.items()),
+                       height=usual.image_size[0], width=usual.image_size[1],
                        data=manifest["data"]["name"], digest=manifest["data"]["digest"],
                        **rows.iloc[0][["condition", "seed"]], **facts)  # fmt: skip
     lines = [rows.columns, ["---"] * rows.shape[1], *rows.astype(str).to_numpy()]
     return head + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _row(preset: str, run_id: str, run: dict) -> dict:
-    config = run["config"]
+def _changes(preset: str, config: dict) -> dict:
+    """The fields of a run's config that its preset has otherwise."""
     usual = preset_config(preset, config["condition"], config["seed"])
     kept = {k: v for k, v in config.items() if k != "preset" and hasattr(usual, k)}
-    own = {k: v for k, v in kept.items() if v != _plain(getattr(usual, k))}
+    return {k: v for k, v in kept.items() if v != _plain(getattr(usual, k))}
+
+
+def _row(preset: str, run_id: str, run: dict) -> dict:
+    config = run["config"]
+    own = _changes(preset, config)
     table = results.folder(preset) / "accuracy.csv"
     known = pd.read_csv(table).set_index(["run", "images"])["accuracy"] if table.exists() else {}
     test = known.get((run_id, IMAGES[preset]["accuracy"]))

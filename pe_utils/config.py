@@ -266,7 +266,8 @@ def preset_config(preset: str, condition: str, seed: int, **changes: object) -> 
     _one_of("preset", preset, tuple(PRESETS))
     unknown = set(changes) - {f.name for f in fields(RunConfig)}
     if unknown:
-        raise ValueError(f"a run has no field {sorted(unknown)}")
+        known = ", ".join(f.name for f in fields(RunConfig))
+        raise ValueError(f"a run has no field {sorted(unknown)}; its fields are {known}")
     values = PRESETS[preset] | ({"epochs": 0} if condition == "untrained_ablated" else {})
     return replace(RunConfig(preset=preset, condition=condition, seed=seed, **values), **changes)
 

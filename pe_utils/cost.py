@@ -1,4 +1,4 @@
-"""What a preset's grid will cost on this machine: `python -m pe_utils.cost --preset gpu`.
+"""What training a preset's grid will cost on this machine: `python -m pe_utils.cost --preset gpu`.
 
 Nothing is trained, stored or read: the rate is that of a few steps on random images.
 """
@@ -82,15 +82,18 @@ def main() -> None:
     runs = [run for run in grid(parser.parse_args().preset) if run.epochs]
     torch.set_num_threads(1)  # as a run has it
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "one CPU thread"
-    print(f"{'':10} {'images':>12} {'PFLOP':>9} {'images/s':>9} {'hours':>8}   (a run on {where})")
+    print(f"{'':22} {'images':>12} {'PFLOP':>9} {'images/s':>9} {'hours':>8}   (a run on {where})")
     costs = {}
     for run in runs:
-        if run.condition not in costs:
-            one = costs[run.condition] = cost(run)
-            print(f"{run.condition:10} {one['images']:12,} {one['flops'] / 1e15:9.3g} "
+        kind = f"{run.condition}, {run.protocol}"
+        if kind not in costs:
+            one = costs[kind] = cost(run)
+            print(f"{kind:22} {one['images']:12,} {one['flops'] / 1e15:9.3g} "
                   f"{one['images_per_second']:9.0f} {one['hours']:8.2f}", flush=True)  # fmt: skip
-    total = {key: sum(costs[run.condition][key] for run in runs) for key in one}
-    print(f"{len(runs)} runs: {total['hours']:.1f} hours one after the other, "
+    total = {
+        key: sum(costs[f"{run.condition}, {run.protocol}"][key] for run in runs) for key in one
+    }
+    print(f"training {len(runs)} runs: {total['hours']:.1f} hours one after the other, "
           f"{total['flops'] / 1e15:.3g} PFLOP")  # fmt: skip
     print(f"disk: {one['data_bytes'] / 1e9:.2f} GB of decoded images, "
           f"{total['weights_bytes'] / 1e9:.2f} GB of weights, "

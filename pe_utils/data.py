@@ -44,7 +44,7 @@ class Split:
         Raises: ValueError: n is not between 1 and the number of images.
         """
         if not 1 <= n <= len(self):
-            raise ValueError(f"n_images must lie between 1 and {len(self)}, not {n}")
+            raise ValueError(f"the number of images must lie between 1 and {len(self)}, not {n}")
         return Split(self.images[:n], self.labels[:n])
 
 
@@ -133,7 +133,7 @@ def load(name: str, image_size: tuple[int, int], data_root: str | Path | None = 
 
 def _root(data_root: str | Path | None) -> Path:
     """A relative path starts from the repository, never from the current folder."""
-    return ROOT / Path(data_root or os.environ.get("PE_DATA") or home() / "data").expanduser()
+    return ROOT / Path(data_root or os.environ.get("PE_DATA") or "data").expanduser()
 
 
 def normalise(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:

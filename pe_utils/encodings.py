@@ -1,4 +1,4 @@
-"""An encoding of one's own: what chapter 13 adds to the paper's."""
+"""An encoding of one's own, beside the paper's."""
 
 import torch
 from timm.models.eva import Eva

@@ -32,7 +32,7 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Share of images classified right, in [0, 1]; counts images, not batches.
 
     Args: images: (n, 3, height, width) uint8; labels: (n,) int64.
-    Raises: ValueError: no images, as many labels as images are missing, or training mode.
+    Raises: ValueError: no images, another number of labels than images, or training mode.
     """
     if not len(images) or len(images) != len(labels):
         raise ValueError(f"{len(images)} images with {len(labels)} labels")
@@ -117,7 +117,7 @@ def ssdc_per_image(
 ) -> pd.DataFrame:
     """Mean over images of each image's own SSDC: another quantity than that of the mean image.
 
-    Args: orders: (images, patches), one order per image (`ssdc_rpi_per_image`); None: in place.
+    Args: orders: (images, patches) one order per image; None: in place.
     Returns: columns site, depth, ssdc.
     Raises: ValueError: as `ssdc_by_depth` and `permute_tokens`, or one order per image is missing.
     """

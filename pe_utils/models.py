@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from pe_utils.config import RunConfig
 from pe_utils.encodings import add_conv_position
 
+BUILT = ("ablated", "untrained_ablated", "ape", "spe", "rpt", "rope", "conv")
+
 
 def build_vit(config: RunConfig) -> Eva:
     """The untrained model of a run; the same seed gives all conditions the same other weights.
@@ -17,8 +19,11 @@ def build_vit(config: RunConfig) -> Eva:
     With `init="published"` Linear and Conv layers have PyTorch's defaults and the learned table
     and the class token come from N(0, 1); with `init="timm"` everything is as timm draws it.
 
+    Raises: ValueError: a condition whose encoding is not built here.
     Source: arXiv:2606.00124, sections 3 and 4.1, and its published code.
     """
+    if config.condition not in BUILT:
+        raise ValueError(f"build_vit has no encoding for the condition {config.condition!r}")
     with torch.random.fork_rng(devices=[]):
         model = Eva(
             img_size=config.image_size,

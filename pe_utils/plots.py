@@ -162,7 +162,10 @@ def effect_shares(rows: pd.DataFrame) -> Figure:
     with sns.axes_style("whitegrid", STYLE):
         figure, axis = plt.subplots(figsize=(8, 0.6 + 0.21 * len(line)), layout="constrained")
     for i, preset in enumerate(presets):
-        colour, shift = PRESET_COLOURS[i], 0.35 * (i + 0.5) / len(presets) - 0.175
+        colour, shift = (
+            PRESET_COLOURS[i % len(PRESET_COLOURS)],
+            0.35 * (i + 0.5) / len(presets) - 0.175,
+        )
         for row in _of(rows, preset=preset).itertuples():
             y, share = line[row.claim, row.check] + shift, row.mean / row.published
             axis.plot([row.low / row.published, row.high / row.published], [y, y], color=colour)

@@ -21,7 +21,7 @@ from pe_utils.config import ROOT, home
 
 PRINTED = 5e-4  # half of the last printed digit
 SETTINGS = {"alpha", "factor"}  # the floats that say what was measured; other floats are results
-FINAL = ("01", "02", "03", "04", "05", "10")  # chapters that measure final weights, not snapshots
+NOT = ("00", "06", "08", "11", "12", "23", "30")  # measure nothing, or snapshots
 
 
 def differences(new: pd.DataFrame, stored: pd.DataFrame) -> pd.Series:
@@ -64,12 +64,16 @@ def remeasure(chapter: str, parameters: dict, fresh: Path) -> dict[str, pd.Serie
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m pe_utils.remeasure", description=__doc__)
-    names = sorted(p.stem for p in ROOT.glob("notebooks/*.py") if p.stem.startswith(FINAL))
+    names = sorted(p.stem for p in ROOT.glob("notebooks/*.py") if not p.stem.startswith(NOT))
     parser.add_argument("chapter", choices=names)
     parser.add_argument("-y", default="{}", metavar="YAML", help="parameters, as with papermill")
     options = parser.parse_args()
+    parameters = yaml.safe_load(options.y)
+    weights = home() / "weights" / parameters.get("preset", "laptop")
+    if not weights.is_dir():
+        parser.error(f"there are no weights to measure again: {weights} is no folder")
     with tempfile.TemporaryDirectory() as fresh:
-        found = remeasure(options.chapter, yaml.safe_load(options.y), Path(fresh))
+        found = remeasure(options.chapter, parameters, Path(fresh))
     for table, gaps in found.items():
         print(f"{table}.csv: {len(gaps)} rows, {(gaps == 0).sum()} equal to the last bit, "
               f"largest difference {gaps.max():.1e}")  # fmt: skip

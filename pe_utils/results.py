@@ -30,7 +30,12 @@ def folder(preset: str) -> Path:
 
 
 def missing(table: str, configs: Sequence[RunConfig], **settings: object) -> list[RunConfig]:
-    """The runs that have no row of these settings in the table yet."""
+    """The runs that have no row of these settings in the table yet.
+
+    Raises: ValueError: runs of more than one preset, whose tables are different files.
+    """
+    if len(presets := {config.preset for config in configs}) > 1:
+        raise ValueError(f"runs of one preset at a time, not of {sorted(presets)}")
     done = set(_select(_read(table, configs[0].preset), settings)["run"]) if configs else set()
     return [config for config in configs if config.run_id not in done]
 
@@ -54,14 +59,15 @@ def add(table: str, config: RunConfig, rows: list[dict] | pd.DataFrame, **settin
     Raises:
         ValueError: no rows, a value is missing or not finite, the columns differ from the
             table's, or the run's earlier rows, or the preset's, stand on other weights or data.
+        FileNotFoundError: the run has no weights.
     """
     new = pd.DataFrame(rows)
-    if (
-        new.empty
-        or new.isna().any(axis=None)
-        or new.isin([float("inf"), -float("inf")]).any(axis=None)
-    ):
-        raise ValueError(f"{table}, {config.run_id}: rows must not be empty, missing or infinite")
+    if new.empty:
+        raise ValueError(f"{table}, {config.run_id}: there are no rows to store")
+    bad = new.isna() | new.isin([float("inf"), -float("inf")])
+    if bad.any(axis=None):
+        names = ", ".join(map(str, new.columns[bad.any()]))
+        raise ValueError(f"{table}, {config.run_id}: a value is missing or infinite in {names}")
     run = {"run": config.run_id} | {name: getattr(config, name) for name in RUN_COLUMNS[1:]}
     new = pd.concat([pd.DataFrame(run | settings, index=new.index), new], axis=1)
     with alone(home() / "runs" / config.preset / "results.lock"):

@@ -87,7 +87,8 @@ def load_snapshots(config: RunConfig) -> Iterator[tuple[int, Eva]]:
     if not paths:
         raise FileNotFoundError(
             f"no snapshots of {config.run_id} in {config.run_dir}: they are kept where a run was "
-            "trained; train it again there or with PE_HOME set to another folder"
+            "trained and are not committed; set PE_HOME to an empty folder and run this there, "
+            "which trains again"
         )
     for path in paths:
         yield int(path.stem.removeprefix("step-")), _load(config, path)
@@ -348,8 +349,8 @@ def _assignment(text: str) -> tuple[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the runs of a preset that are missing.")
     parser.add_argument("--preset", required=True, choices=PRESETS)
-    parser.add_argument("--condition", nargs="+", default=CONDITIONS,
-                        choices=CONDITIONS + EXTENSIONS)  # fmt: skip
+    parser.add_argument("--condition", nargs="+", choices=CONDITIONS + EXTENSIONS,
+                        help="all of the paper's if not given")  # fmt: skip
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
     parser.add_argument("--protocol", nargs="+", action="extend", choices=PROTOCOLS,
                         help="baseline if not given; with a minus: --protocol=-aa")  # fmt: skip
@@ -365,7 +366,12 @@ def main() -> None:
         changes = dict(map(_assignment, options.set))
         if axes := {*changes} & {"preset", "condition", "seed", "protocol"}:
             raise ValueError(f"--set {min(axes)}: use the option --{min(axes)}")
-        grid = (options.preset, options.condition, options.seed, options.data_root)
+        all_of = [
+            c
+            for c in CONDITIONS
+            if c != "untrained_ablated" or not (options.protocol or "epochs" in changes)
+        ]  # it has no training
+        grid = (options.preset, options.condition or all_of, options.seed, options.data_root)
         configs = [
             c
             for p in dict.fromkeys(options.protocol or ["baseline"])

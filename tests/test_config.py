@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from pe_utils.config import CONDITIONS, FACTORIAL, PRESETS, grid, preset_config
+from pe_utils.config import CONDITIONS, FACTORIAL, GRIDS, IMAGES, PRESETS, grid, preset_config
 
 
 def test_equal_configs_are_one_run_and_the_preset_is_only_a_label():
@@ -78,3 +78,7 @@ def test_a_whole_number_and_the_same_float_are_one_run():
     )
     with pytest.raises(ValueError, match="lr must be a number, not True"):
         preset_config("smoke", "ape", 0, lr=True)
+
+
+def test_every_preset_says_how_many_images_it_is_measured_on():
+    assert {*GRIDS} <= {*PRESETS} == {*IMAGES}

@@ -251,7 +251,7 @@ def test_normalise_uses_the_published_mean_and_deviation():
 
 @pytest.mark.parametrize("n", [0, 241, -1])
 def test_more_images_than_there_are_is_refused(n):
-    with pytest.raises(ValueError, match="n_images must lie between 1 and 240"):
+    with pytest.raises(ValueError, match="the number of images must lie between 1 and 240"):
         load("photos", (32, 32)).test.first(n)
 
 

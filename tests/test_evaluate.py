@@ -220,3 +220,12 @@ def test_images_that_were_prepared_already_or_do_not_fit_are_refused(tiny, image
     model = build_vit(tiny()).eval()
     with pytest.raises(ValueError, match=message):
         ssdc_by_depth(model, change(images))
+
+
+def test_a_committed_model_measures_as_it_did():
+    """Values that another torch or timm may move, and every number of the book with them."""
+    config = preset_config("laptop", "ape", 1)
+    found = ssdc_by_depth(load_model(config), load("photos", config.image_size).test.images)
+    at_input = found.loc[found["site"] == "attn_input", "ssdc"].tolist()
+    wanted = [0.3212, 0.7427, 0.7711, 0.7489, 0.7038, 0.6959]
+    assert at_input == pytest.approx(wanted, abs=5e-4)

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from pe_utils.config import CONDITIONS
+from pe_utils import config
+from pe_utils.config import CONDITIONS, preset_config
 from pe_utils.interventions import permute_tokens
 from pe_utils.models import build_vit
 
@@ -95,3 +96,20 @@ def test_no_dropout_after_the_attention_projection(tiny):
     assert (block.attn.proj_drop.p, block.attn.attn_drop.p) == (0.0, 0.15)
     assert block.mlp.drop1.p == model.pos_drop.p == 0.15
     assert block.drop_path1.drop_prob == pytest.approx(0.2)
+
+
+def test_a_condition_without_an_encoding_is_refused_and_not_trained_as_ablated(monkeypatch):
+    monkeypatch.setattr(config, "EXTENSIONS", ("alibi",))
+    with pytest.raises(ValueError, match="no encoding for the condition 'alibi'"):
+        build_vit(preset_config("smoke", "alibi", 1))
+
+
+@pytest.mark.parametrize(
+    ("condition", "init", "size"),
+    [("ape", "published", 34993.241), ("rope", "published", 30006.182), ("spe", "timm", 12932.967)],
+)
+def test_a_run_starts_from_the_weights_it_started_from(condition, init, size):
+    """Sums that another torch or timm may change: then no run of the book can be trained again."""
+    model = build_vit(preset_config("laptop", condition, 1, init=init))
+    total = sum(weight.detach().double().abs().sum() for weight in model.parameters())
+    assert float(total) == pytest.approx(size, abs=1e-3)

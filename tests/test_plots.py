@@ -5,7 +5,7 @@ import torch
 from matplotlib import pyplot as plt
 
 from pe_utils import plots, results
-from pe_utils.config import PROTOCOLS
+from pe_utils.config import CONDITIONS, EXTENSIONS, PROTOCOLS
 from pe_utils.stats import mean_interval
 
 PAPER = results.published()["arxiv_2606_00124"]
@@ -195,7 +195,8 @@ def test_protocol_dots_draw_every_run_and_the_published_bounds():
     assert dashed == [0.02, 0.21]
 
 
-def test_protocols_have_a_colour_and_a_marker_each():
+def test_conditions_and_protocols_have_a_colour_and_a_marker_each():
+    assert {*CONDITIONS, *EXTENSIONS} <= {*plots.COLOURS}
     assert {*PROTOCOLS} <= {*plots.COLOURS} == {*plots.MARKERS}
     looks = [(plots.COLOURS[p], plots.MARKERS[p]) for p in PROTOCOLS]
     assert len({*looks}) == len(PROTOCOLS) == len({c for c, _ in looks})

@@ -1,7 +1,8 @@
 import pandas as pd
 import pytest
 
-from pe_utils.remeasure import differences
+from pe_utils.config import ROOT
+from pe_utils.remeasure import NOT, differences
 
 
 def rows(values, alphas=(0.2, 0.3), run="ape-seed1"):
@@ -21,3 +22,10 @@ def test_a_row_is_held_against_its_own_setting_and_not_the_nearest():
 )
 def test_a_row_without_counterpart_is_infinitely_far(stored):
     assert differences(rows([0.5, 0.1]), stored).tolist()[1] == float("inf")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda p: p.stem)
+def test_what_measures_final_weights_can_be_measured_again(path):
+    text = path.read_text()
+    measures = "results.add(" in text and "load_snapshots" not in text
+    assert measures != path.stem.startswith(NOT)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from pe_utils import results
+from pe_utils.config import preset_config
 from pe_utils.data import load
 from pe_utils.train import train
 
@@ -61,8 +62,8 @@ def test_the_manifest_says_where_every_row_comes_from(run):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "must not be empty"),
-        ([{"accuracy": float("nan")}], "missing or infinite"),
+        ([], "there are no rows to store"),
+        ([{"accuracy": float("nan")}], "missing or infinite in accuracy"),
         ([{"accuracy": float("inf")}], "missing or infinite"),
         ([{"accuracy": 0.5, "more": 1}], "has columns"),
     ],
@@ -73,6 +74,12 @@ def test_bad_rows_change_nothing(run, rows, message):
     with pytest.raises(ValueError, match=message):
         results.add("accuracy", run, rows, images=10)
     assert (results.folder("smoke") / "accuracy.csv").read_bytes() == before
+
+
+def test_runs_of_two_presets_are_not_looked_up_in_one_table(run):
+    configs = [run, preset_config("laptop", "ape", 1)]
+    with pytest.raises(ValueError, match=r"one preset at a time, not of \['laptop', 'smoke'\]"):
+        results.missing("accuracy", configs)
 
 
 def test_results_of_other_data_do_not_mix_and_nothing_is_trained_for_them(run, tiny, monkeypatch):

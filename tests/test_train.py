@@ -153,6 +153,15 @@ def test_the_command_trains_protocols_and_other_values_side_by_side(home):
     assert {*log["init"]} == {"timm"}
 
 
+def test_a_protocol_without_conditions_is_that_of_all_that_are_trained(home):
+    process = start("--jobs", "1", "--protocol=+ls", "--set", "epochs=1")
+    said = process.communicate()[0]
+    assert process.returncode == 0, said
+    log = results.read("training", [preset_config("smoke", "ape", 0, protocol="+ls", epochs=1)])
+    assert len(log) == 1
+    assert not list((home / "weights" / "smoke").glob("untrained*"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -236,7 +245,7 @@ def test_weights_of_another_run_are_refused(home, tiny):
 
 def test_snapshots_come_in_the_order_of_training_and_end_at_the_model(home, tiny):
     config = tiny("ape", epochs=2)
-    with pytest.raises(FileNotFoundError, match=f"no snapshots of {config.run_id}.*train it again"):
+    with pytest.raises(FileNotFoundError, match=f"no snapshots of {config.run_id}.*which trains again"):
         next(load_snapshots(config))
     train(config, PHOTOS)
     found = list(load_snapshots(config))
