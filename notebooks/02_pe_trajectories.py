@@ -192,7 +192,7 @@ alt = "SSDC over depth for ablated, ape, spe and rope, clean and with shuffled p
 caption = (
     "Spatial structure (SSDC) over depth, clean above and with the patches shuffled under fixed "
     f"positions below. Solid: ours, {configs[0].dataset}, n = {len(seeds)}; dashed: "
-    "published (ImageNet-100, ViT-S). Grey: chance; above it, in the lower row: anchored."
+    "published (ImageNet-100, ViT-S). Grey: ± 2 sd of one random order; ours, a mean of many, scatters less."
 )
 glue("landing_figure", figure_html(figure, alt, caption), display=False)
 

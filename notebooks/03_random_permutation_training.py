@@ -111,11 +111,12 @@ for kind in ("none", "rpi"):
 
 # %%
 table_ssdc = {}
-for config in runs(preset, ["ape", "rpt"], seeds[:1], data_root):
+for config in runs(preset, ["ape", "rpt"], seeds, data_root):
     rows = load_model(config).pos_embed.detach()[0, 1:].double()
     cosine = pd.DataFrame((rows / rows.norm(dim=1, keepdim=True)).numpy())
-    table_ssdc[config.condition] = ssdc(cosine @ cosine.T, config.grid)
-pd.Series(table_ssdc, name="SSDC of the positional table").round(3).to_frame()
+    table_ssdc[config.condition, config.seed] = ssdc(cosine @ cosine.T, config.grid)
+table_ssdc = pd.Series(table_ssdc, name="SSDC of the positional table").rename_axis(["", "seed"])
+table_ssdc.unstack("seed").round(3)
 
 # %% [markdown]
 # ## Result
@@ -153,7 +154,7 @@ for condition in conditions:
     glue(f"rise_{condition}", float(in_place.iloc[-1] - in_place.iloc[0]), display=False)
 theirs = published["rpi"]["rpt"]["mean"][1:]
 glue("published_recovery_rpt", sum(theirs) / len(theirs), display=False)
-for condition, value in table_ssdc.items():
+for condition, value in table_ssdc.groupby(level=0).mean().items():
     glue(f"table_{condition}", float(value), display=False)
 glue("null", float(null), display=False)
 

@@ -220,8 +220,9 @@ glue("data_name", configs[0].dataset, display=False)
 # - **Published.** {glue:text}`published_order_jpeg` under JPEG, with a gap of
 #   {glue:text}`published_gap_jpeg:.3f`; {glue:text}`published_order_blur` under blur, with a gap of
 #   {glue:text}`published_gap_blur:.3f`. A less accurate model has less to lose, so that a low fragility of
-#   the least accurate one says little; a high one of the less accurate, or of the most accurate, is not
-#   explained by that.
+#   the least accurate one says little, and a high one of the most accurate may be the price of its accuracy
+#   ([compared at equal accuracy](11_anchoring_and_fragility.ipynb)); only a high one of a less accurate model
+#   is not explained by that.
 # - **A11, frame over kind.** Under JPEG the gap from the most fragile encoding to rpt is {glue:text}`frame:.3f`, the
 #   spread among the encodings {glue:text}`spread:.3f` (published: {glue:text}`published_frame:.3f` and
 #   {glue:text}`published_spread:.3f`). The claim asks the first to be larger.
@@ -235,7 +236,7 @@ glue("data_name", configs[0].dataset, display=False)
 # A fragility is a ratio of two accuracies: a model with little to lose can look robust. Severity
 # does not carry over between image sizes: the published settings are harsher here, and JPEG's blocks of
 # eight pixels span two by two of our patches, while in the paper a patch spans two by two blocks. No matching
-# of severities undoes that. Our images had been through JPEG before they were trained on.
+# of severities undoes that. Our images had been through JPEG at the size the model sees.
 # `blur_scaled` changes almost nothing at 32 pixels, so that it tests nothing there. Whether anchoring
 # *predicts* fragility, and whether accuracy explains it as well, is the question of
 # [a chapter of its own](11_anchoring_and_fragility.ipynb).

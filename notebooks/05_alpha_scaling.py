@@ -230,9 +230,10 @@ glue("data_name", configs[0].dataset, display=False)
 #   {glue:text}`published_ape_fs_low:.3f` for ape and from {glue:text}`published_spe_fs_high:.3f` to
 #   {glue:text}`published_spe_fs_low:.3f` for spe: it rises as the positions fade. Both accuracies of a
 #   fragility are taken at the same α: where a model's clean accuracy falls towards chance, so does what it
-#   can lose. That this is not all is seen in the share lost *above chance*, the last column: for ape it goes
-#   from {glue:text}`ape_above_high:.3f` to {glue:text}`ape_above_low:.3f` while clean accuracy is still above
-#   chance.
+#   can lose. The share lost *above chance*, the last column, goes for ape from
+#   {glue:text}`ape_above_high:.3f` to {glue:text}`ape_above_low:.3f` while clean accuracy is still above chance,
+#   which may be accuracy's doing too: along training fragility
+#   [grows with accuracy](11_anchoring_and_fragility.ipynb).
 # - **The angles of rope** (ours). From all of the angle over {glue:text}`middle:.2f` of it to none, SSDC
 #   under RPI, averaged over all depths after the first block, goes from {glue:text}`rope_recovery_high:.3f` over
 #   {glue:text}`rope_recovery_middle:.3f` to {glue:text}`rope_recovery_low:.3f`; from all to none, clean

@@ -14,6 +14,7 @@
 # %% tags=["parameters"]
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
 seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
+other: str | None = "laptop_tiny"  # a second preset, shown where its snapshots are stored
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
 n_images: int = 200  # test images for SSDC, at most; all of a smaller set
 n_accuracy: int = 2000  # test images for accuracy, at most; all of a smaller set
@@ -37,6 +38,7 @@ from pe_utils.corruptions import corrupt
 from pe_utils.data import default_images, load, runs
 from pe_utils.evaluate import anchoring_and_fragility
 from pe_utils.metrics import null_spread, random_orders
+from pe_utils.stats import half_way
 from pe_utils.train import load_snapshots, trained_model
 
 # %%
@@ -75,20 +77,6 @@ quantities = {"recovery": "SSDC under RPI (attn_input)", "clean_accuracy": "clea
 plots.along_training(rows, quantities | {"fragility": "JPEG fragility"})
 
 # %% [markdown]
-# When is each half of the way done? The first snapshot at which a quantity has reached half of its
-# final value, in training steps (the mean over seeds of the logarithm, taken back):
-
-# %%
-wide = rows.pivot(
-    index="step", columns=["condition", "seed"], values=["recovery", "clean_accuracy"]
-)
-chance = wide["clean_accuracy"].iloc[0]
-gain = pd.concat({"recovery": wide["recovery"], "accuracy gained": wide["clean_accuracy"] - chance})
-half = gain.groupby(level=0).apply(lambda part: (part.droplevel(0) >= part.iloc[-1] / 2).idxmax())
-steps = half.T.groupby("condition").agg(lambda s: math.exp(s.map(math.log).mean()))
-steps.loc[["ape", "spe", "rope"]].round(0).astype(int)
-
-# %% [markdown]
 # The last snapshots, in numbers:
 
 # %%
@@ -96,12 +84,50 @@ last = rows[rows["step"] == rows["step"].max()].groupby("condition")
 columns = ["recovery", "clean_accuracy", "shifted_accuracy", "fragility"]
 last[columns].mean().loc[conditions].round(3)
 
+# %% [markdown]
+# ## On the second data set
+#
+# The same for the runs of a second preset whose snapshots were measured in the same way:
+
+# %%
+seen, seen_settings = [], settings
+if other and other != preset:
+    found = runs(other, conditions, seeds, data_root)
+    most = {kind: default_images(found[0], kind, data_root) for kind in ("ssdc", "accuracy")}
+    seen_settings = settings | {"images": min(n_images, most["ssdc"])}
+    seen_settings |= {"accuracy_images": min(n_accuracy, most["accuracy"])}
+    absent = {c.seed for c in results.missing("snapshots", found, **seen_settings)}
+    seen = [config for config in found if config.seed not in absent]
+print(f"{len(seen)} runs of {other} are stored")
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "As above, on the second data set, {glue:text}`other_name`; n = {glue:text}`other_seeds` training seed(s).", "name": "fig-snapshots-other"}, "image": {"alt": "Three panels against the training step on a logarithmic axis, a curve per condition, on the second data set."}}
+rows_there = results.read("snapshots", seen, **seen_settings) if seen else rows[:0]
+plots.along_training(rows_there, quantities | {"fragility": "JPEG fragility"}) if seen else None
+
+# %% [markdown]
+# ## Which comes first?
+#
+# The step at which each quantity has first reached half of its final value (accuracy: of what it gained
+# on the first snapshot), interpolated between snapshots; the mean over seeds of its logarithm, taken back:
+
+# %%
+both, halves = pd.concat([rows.assign(where=""), rows_there.assign(where="other_")]), []
+for (where, condition, _), course in both.groupby(["where", "condition", "seed"]):
+    step, learnt = course["step"].tolist(), course["clean_accuracy"]
+    half = {"recovery": half_way(step, course["recovery"].tolist()),
+            "accuracy gained": half_way(step, (learnt - learnt.iloc[0]).tolist())}  # fmt: skip
+    half = {quantity: math.log(found) for quantity, found in half.items()}
+    halves.append({"where": where, "condition": condition} | half)
+steps = pd.DataFrame(halves).groupby(["where", "condition"]).mean().map(math.exp)
+names = {"": configs[0].dataset, "other_": seen[0].dataset if seen else other}
+steps.loc[:, ["ape", "spe", "rope"], :].rename(index=names).round(0).astype(int)
+
 # %% tags=["hide-cell"]
 for condition in ("ape", "spe", "rope"):
-    glue(f"half_recovery_{condition}", float(steps.loc[condition, "recovery"]), display=False)
-    glue(
-        f"half_accuracy_{condition}", float(steps.loc[condition, "accuracy gained"]), display=False
-    )
+    for name, column in (("recovery", "recovery"), ("accuracy", "accuracy gained")):
+        for where in both["where"].unique():
+            step = float(steps.loc[(where, condition), column])
+            glue(f"{where}half_{name}_{condition}", step, display=False)
 late = rows[rows["step"] >= sorted(rows["step"].unique())[-6]].groupby(["condition", "step"])
 course = late["fragility"].mean().unstack("step").loc[conditions]
 rises = course.index[course.iloc[:, -1] > course.iloc[:, 0]]
@@ -114,15 +140,27 @@ null = math.hypot(table, null_spread(configs[0].grid) / math.sqrt(n_orders))
 glue("null", 2 * null / math.sqrt(len(seeds)), display=False)
 
 # %% tags=["hide-cell"]
+if seen:
+    end = rows_there[rows_there["step"] == rows_there["step"].max()]
+    end = end.groupby("condition")["recovery"].mean()
+    for condition in conditions:
+        glue(f"other_end_{condition}", float(end[condition]), display=False)
+    glue("other_seeds", rows_there["seed"].nunique(), display=False)
+    glue("other_name", seen[0].dataset, display=False)
+
+# %% tags=["hide-cell"]
 training = results.read("training", configs)
 glue("minutes", float(training["minutes"].max()), display=False)
 glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
+last_steps = sorted(rows["step"].unique())[-2:]
+glue("ratio", float(last_steps[1] / last_steps[0]), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 
 # %% [markdown]
 # {numref}`fig-snapshots` and the tables are drawn from
-# {download}`snapshots.csv <../../results/laptop/snapshots.csv>`.
+# {download}`snapshots.csv <../../results/laptop/snapshots.csv>`, {numref}`fig-snapshots-other` from
+# {download}`its twin <../../results/laptop_tiny/snapshots.csv>`.
 #
 # ## What we saw
 #
@@ -135,16 +173,17 @@ glue("data_name", configs[0].dataset, display=False)
 #   before anything is learnt, and a learned table drawn at random is not.
 # - **Which comes first.** Half of the final anchoring is reached after about
 #   {glue:text}`half_recovery_ape:.0f` steps by ape and {glue:text}`half_recovery_rope:.0f` by rope (by spe at
-#   the first snapshot),
-#   half of the accuracy gained after {glue:text}`half_accuracy_ape:.0f` and
-#   {glue:text}`half_accuracy_rope:.0f`.
+#   the first snapshot), half of the accuracy gained after {glue:text}`half_accuracy_ape:.0f` and
+#   {glue:text}`half_accuracy_rope:.0f`. On the second data set anchoring takes about
+#   {glue:text}`other_half_recovery_ape:.0f` and {glue:text}`other_half_recovery_rope:.0f` steps, accuracy
+#   {glue:text}`other_half_accuracy_ape:.0f` and {glue:text}`other_half_accuracy_rope:.0f`; but rope ends at only
+#   {glue:text}`other_end_rope:.3f` there, little above chance, and half of that little says little.
 # - **Does fragility fall when anchoring rises?** Over the second half of the snapshots fragility rises in
 #   {glue:text}`fragility_rises`, anchored or not, as accuracy does. What is left when accuracy is held fixed
 #   is the question of [the chapter before](11_anchoring_and_fragility.ipynb).
 #
 # ## Limits
 #
-# A step named here is the first snapshot past the half: the half itself lies between it and the snapshot
-# before. Half of the final value depends on how long training goes on. Snapshots are few and their spacing is a
-# factor of two: an order of events closer than that cannot be
-# told. That two things appear together in training does not make one the cause of the other.
+# A step named here is interpolated between two snapshots that lie a factor of {glue:text}`ratio:.1f` apart: an
+# order of events closer than that cannot be told. Half of the final value depends on how long training goes on.
+# That two things appear together in training does not make one the cause of the other.

@@ -3,6 +3,8 @@
 `weights/<preset>/README.md` is made from the preset's manifest and tables alone.
 """
 
+import json
+
 import pandas as pd
 
 from pe_utils import results
@@ -49,7 +51,7 @@ def card(preset: str) -> str:
     facts = {name: getattr(usual, name) for name in
              ("patch_size", "embed_dim", "depth", "num_heads", "num_classes")}  # fmt: skip
     changes = _changes(preset, manifest["runs"][rows.iloc[0]["run"]]["config"])
-    head = HEAD.format(preset=preset, changes="".join(f", {k}={v!r}" for k, v in changes.items()),
+    head = HEAD.format(preset=preset, changes="".join(f", {k}={json.dumps(v)}" for k, v in changes.items()),
                        height=usual.image_size[0], width=usual.image_size[1],
                        data=manifest["data"]["name"], digest=manifest["data"]["digest"],
                        **rows.iloc[0][["condition", "seed"]], **facts)  # fmt: skip

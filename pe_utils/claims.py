@@ -30,10 +30,11 @@ CHAPTERS = {
 DEVIATIONS = {
     "A1": "nearly flat: a change within a quarter of the mean, our limit",
     "A2": "no single number in the paper: the contrasts are ours; one block of six is a longer "
-    "step than one of twelve; the step grows because training lowers its start, here and in the "
-    "paper, whose own untrained curve passes the check from first to last",
+    "step than one of twelve; on laptop and in the paper the step grows because training lowers "
+    "its start, on laptop_tiny training raises it; the paper's own untrained curve passes the "
+    "check from first to last",
     "A3": "zero by construction: tests the instrument; mean of many orders, limit two spreads of "
-    "one, which is larger than what rope shows at its first depths here",
+    "one, larger than what rope shows at its first depths on laptop, at any on laptop_tiny",
     "A4": "mean over depth minus that of ablated, not the maximum over depth; a sinusoidal table "
     "passes after one step of training",
     "A5": "early is after one block of six, theirs after two of twelve; a sinusoidal table that is "
@@ -42,8 +43,8 @@ DEVIATIONS = {
     "scatter of its own, so that few runs may leave it undecided; the limit as in A3; the paper's "
     "own untrained curve passes the checks of a gradual clean rise",
     "A7": "JPEG 5 is another disruption on small images: at 32 px its blocks span two by two "
-    "patches, at 64 px a block is a patch, in the paper a patch spans two by two blocks; our "
-    "images were JPEG before",
+    "patches, at 64 px a block is a patch, in the paper a patch spans two by two blocks; "
+    "ours were JPEG before, at the size the model sees",
     "A8": "blur of 2.5 px is another disruption on small images",
     "A9": "as alpha falls, clean accuracy may fall to chance, where fragility means nothing; "
     "flattening counts only if fragility rises first (0.4 - 1.0 above 0): the formula also gives a "
@@ -177,7 +178,7 @@ COLUMNS = {
     "ssdc": ["intervention", "site", "depth", "ssdc"],
     "fragility": ["corruption", "clean_accuracy", "fragility"],
     "alpha_ssdc": ["alpha", "delta_ssdc"],
-    "alpha": ["alpha", "fragility"],
+    "alpha": ["alpha", "clean_accuracy", "fragility"],
     "attention": ["depth", "head", "mad", "mad_without_query", "entropy", "self_share"],
     "accuracy": ["accuracy"],
 }

@@ -128,3 +128,22 @@ def at_level(x: Sequence[float], y: Sequence[float], level: float) -> float:
         return float(y[0])
     share = (level - x[i - 1]) / (x[i] - x[i - 1])
     return float(y[i - 1] + share * (y[i] - y[i - 1]))
+
+
+def half_way(steps: Sequence[float], gained: Sequence[float]) -> float:
+    """The step at which what was gained first reaches half of its last value, up or down.
+
+    Between two steps it is interpolated on a logarithmic axis.
+
+    Args:
+        steps: positive, in the order of training.
+        gained: a quantity at these steps, less what it counts from (its first value, chance, 0).
+
+    Raises:
+        ValueError: as `at_level`, or a step is not positive.
+    """
+    if not all(step > 0 for step in steps):
+        raise ValueError(f"every step must be positive, not {list(steps)}")
+    logs, values = [math.log(step) for step in steps], np.asarray(gained, dtype=np.float64)
+    sign = -1 if len(values) and values[-1] < 0 else 1
+    return math.exp(at_level(sign * values, logs, abs(values[-1]) / 2 if len(values) else 0))

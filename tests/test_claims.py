@@ -207,8 +207,8 @@ def test_alpha_rows_join_what_was_measured_on_different_images(home, tiny):
     for alpha in (0.4, 1.0):
         row = {"first": 0.1, "second": alpha, "delta_ssdc": alpha - 0.1}
         results.add("alpha_ssdc", config, [row], alpha=alpha, images=60, orders=64, order_seed=0)
-        results.add("alpha", config, [{"fragility": 1 - alpha}], alpha=alpha, images=240,
-                    corruption="jpeg_q5")  # fmt: skip
+        row = {"clean_accuracy": 0.5, "fragility": 1 - alpha}
+        results.add("alpha", config, [row], alpha=alpha, images=240, corruption="jpeg_q5")
     tables = measured_tables([config], 60, 240)
     assert tables.at_alpha("ape", "delta_ssdc").loc[1].to_dict() == pytest.approx(
         {0.4: 0.3, 1: 0.9}

@@ -20,6 +20,7 @@ TABLES = {
     "04_fragility": {"accuracy", "fragility"},
     "05_alpha_scaling": {"alpha", "alpha_ssdc", "rotary"},
     "06_training": {"training"},
+    "07_initialisation": {"ssdc", "alpha", "alpha_ssdc"},
     "08_second_data_set": set(),
     "10_what_ssdc_measures": {"ssdc_variants"},
     "11_anchoring_and_fragility": {"snapshots"},

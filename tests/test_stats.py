@@ -10,6 +10,7 @@ from pe_utils.stats import (
     at_level,
     contrast_interval,
     correlation_interval,
+    half_way,
     mean_interval,
 )
 
@@ -135,3 +136,17 @@ def test_the_interval_of_a_correlation_is_fishers():
     for bad in ([1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 2.0, math.nan, 4.0, 5.0]):
         with pytest.raises(ValueError, match=r"an interval of r needs|every value must be finite"):
             correlation_interval(bad, y[: len(bad)])
+
+
+def test_half_of_a_way_is_met_on_a_logarithmic_axis_up_or_down():
+    steps = [1, 4, 16, 64]
+    assert half_way(steps, [0.0, 0.2, 0.6, 0.8]) == pytest.approx(8)  # 0.4: half of 4 to 16
+    assert half_way(steps, [0.0, -0.2, -0.6, -0.8]) == pytest.approx(8)
+    assert half_way(steps, [0.5, 0.6, 0.7, 0.8]) == 1  # there from the start
+    assert half_way(steps, [0.0, 0.0, 0.0, 0.0]) == 1
+    with pytest.raises(ValueError, match="every step must be positive"):
+        half_way([0, 1], [0.0, 1.0])
+    with pytest.raises(ValueError, match="not 0 and 0"):
+        half_way([], [])
+    with pytest.raises(ValueError, match="must be finite"):
+        half_way([1, 2], [0.0, math.nan])

@@ -149,7 +149,9 @@ TYPED = {  # decimals that are definitions or settings, never results
     "00_scoreboard.py": {"0.4"},  # a level of alpha that the claims name
     "05_alpha_scaling.py": {"0.4"},
     "06_training.py": {"0.05", "0.15", "0.2"},  # the paper's settings
+    "07_initialisation.py": {"0.4", "0.1"},  # levels of alpha that the claims name
     "10_what_ssdc_measures.py": {"0.01"},  # the error asked for
+    "11_anchoring_and_fragility.py": {"0.4"},  # a level of alpha that the claims name
 }
 
 

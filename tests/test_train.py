@@ -245,7 +245,9 @@ def test_weights_of_another_run_are_refused(home, tiny):
 
 def test_snapshots_come_in_the_order_of_training_and_end_at_the_model(home, tiny):
     config = tiny("ape", epochs=2)
-    with pytest.raises(FileNotFoundError, match=f"no snapshots of {config.run_id}.*which trains again"):
+    with pytest.raises(
+        FileNotFoundError, match=f"no snapshots of {config.run_id}.*which trains again"
+    ):
         next(load_snapshots(config))
     train(config, PHOTOS)
     found = list(load_snapshots(config))
