@@ -50,8 +50,9 @@ def card(preset: str) -> str:
     usual = preset_config(preset, "ape", 0)
     facts = {name: getattr(usual, name) for name in
              ("patch_size", "embed_dim", "depth", "num_heads", "num_classes")}  # fmt: skip
-    changes = _changes(preset, manifest["runs"][rows.iloc[0]["run"]]["config"])
-    head = HEAD.format(preset=preset, changes="".join(f", {k}={json.dumps(v)}" for k, v in changes.items()),
+    own = _changes(preset, manifest["runs"][rows.iloc[0]["run"]]["config"])
+    changes = "".join(f", {name}={json.dumps(value)}" for name, value in own.items())
+    head = HEAD.format(preset=preset, changes=changes,
                        height=usual.image_size[0], width=usual.image_size[1],
                        data=manifest["data"]["name"], digest=manifest["data"]["digest"],
                        **rows.iloc[0][["condition", "seed"]], **facts)  # fmt: skip
