@@ -126,7 +126,9 @@ plots.fragility_dots(rows, published, titles)
 means = rows.groupby(["condition", "corruption"])["fragility"].mean().unstack("corruption")
 table = means.loc[conditions, corruptions]
 table.insert(0, "clean accuracy", rows.groupby("condition")["clean_accuracy"].mean())
-table.T.round(3)
+side = published.pivot(index="condition", columns="corruption", values="fragility")
+side.insert(0, "clean accuracy", published.groupby("condition")["clean_accuracy"].first())
+table.join(side.add_prefix("published ")).T.round(3)
 
 # %% [markdown]
 # A share of the accuracy is one way to say what a corruption costs. Here are every contrast of A7 in that and in

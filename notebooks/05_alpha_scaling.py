@@ -190,6 +190,7 @@ glue("tokens", float(tokens.detach().square().mean()), display=False)
 for condition, levels in published.sort_values("alpha").groupby("condition"):
     for end, row in {"low": levels.iloc[0], "high": levels.iloc[-1]}.items():
         glue(f"published_{condition}_fs_{end}", float(row["fragility"]), display=False)
+        glue(f"published_{condition}_delta_{end}", float(row["delta_ssdc"]), display=False)
 middle = sorted(factors)[len(factors) // 2]
 for end, factor in {"low": min(factors), "middle": middle, "high": max(factors)}.items():
     for column in ("recovery", "fragility", "clean_accuracy"):
@@ -228,7 +229,9 @@ glue("data_name", configs[0].dataset, display=False)
 # - **Published.** Over the paper's range of α, from {glue:text}`published_high:.1f` to
 #   {glue:text}`published_low:.1f`, fragility goes from {glue:text}`published_ape_fs_high:.3f` to
 #   {glue:text}`published_ape_fs_low:.3f` for ape and from {glue:text}`published_spe_fs_high:.3f` to
-#   {glue:text}`published_spe_fs_low:.3f` for spe: it rises as the positions fade. Both accuracies of a
+#   {glue:text}`published_spe_fs_low:.3f` for spe: it rises as the positions fade, while ΔSSDC goes
+#   from {glue:text}`published_ape_delta_high:.3f` to {glue:text}`published_ape_delta_low:.3f` and from
+#   {glue:text}`published_spe_delta_high:.3f` to {glue:text}`published_spe_delta_low:.3f`. Both accuracies of a
 #   fragility are taken at the same α: where a model's clean accuracy falls towards chance, so does what it
 #   can lose. The share lost *above chance*, the last column, goes for ape from
 #   {glue:text}`ape_above_high:.3f` to {glue:text}`ape_above_low:.3f` while clean accuracy is still above chance,

@@ -103,6 +103,9 @@ bounds = {(whose, column): correlation_interval(frame[column], frame["fragility"
 intervals = pd.DataFrame(bounds, ["r", "low", "high"]).T
 intervals.round(2)
 
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "SSDC under RPI, averaged over the depths after a block, against JPEG fragility. Left: ours at the end of training, a dot per run, n = {glue:text}`n_seeds` training seed(s), {glue:text}`data_name`; right: the published means of the same five conditions.", "name": "fig-anchoring"}, "image": {"alt": "Two scatter plots, ours and published: anchoring on the x axis, fragility on the y axis, a colour per condition."}}
+plots.anchoring_scatter({"ours": final, "published": theirs.reset_index()})
+
 # %% [markdown]
 # ## The rival: accuracy
 #
@@ -200,7 +203,7 @@ glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 
 # %% [markdown]
-# {numref}`fig-rival` and the tables are drawn from
+# {numref}`fig-anchoring`, {numref}`fig-rival` and the tables are drawn from
 # {download}`snapshots.csv <../../results/laptop/snapshots.csv>`.
 #
 # ## What we saw

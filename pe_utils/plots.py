@@ -347,6 +347,26 @@ def protocol_scatter(runs: pd.DataFrame, x: tuple[str, str], ys: dict[str, str])
     return figure
 
 
+def anchoring_scatter(sources: dict[str, pd.DataFrame]) -> Figure:
+    """SSDC under RPI against JPEG fragility: a panel per source, a dot per run (or condition).
+
+    Args: sources: panel title to columns condition, recovery, fragility.
+    """
+    with sns.axes_style("whitegrid", STYLE):
+        figure, axes = plt.subplots(1, len(sources), figsize=(3.8 * len(sources), 3.8), sharex=True,
+                                    sharey=True, squeeze=False, layout="constrained")  # fmt: skip
+    for axis, (title, points) in zip(axes[0], sources.items(), strict=True):
+        for name, own in points.groupby("condition"):
+            axis.plot(own["recovery"], own["fragility"], MARKERS[name], color=COLOURS[name],
+                      ms=8, alpha=0.85)  # fmt: skip
+        axis.set_title(title)
+        axis.set_xlabel("SSDC under RPI (attn_input)")
+    axes[0, 0].set_ylabel("JPEG fragility")
+    _condition_legend(figure, pd.concat(sources.values()), "outside lower center", 5)
+    plt.close(figure)
+    return figure
+
+
 def attention_over_images(images: Tensor, maps: dict[str, np.ndarray], query: int) -> Figure:
     """Where one patch looks, over the images it looks at: a labelled row per name.
 

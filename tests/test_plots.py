@@ -195,6 +195,17 @@ def test_protocol_dots_draw_every_run_and_the_published_bounds():
     assert dashed == [0.02, 0.21]
 
 
+def test_anchoring_is_drawn_against_fragility_for_every_source():
+    ours = pd.DataFrame({"condition": ["ape", "ape", "rope"], "recovery": [0.5, 0.6, 0.1],
+                         "fragility": [0.3, 0.2, 0.4]})  # fmt: skip
+    figure = plots.anchoring_scatter({"ours": ours, "published": ours[2:]})
+    drawn = [{line.get_color(): line.get_xydata().tolist() for line in axis.lines}
+             for axis in figure.axes]  # fmt: skip
+    rope = {plots.COLOURS["rope"]: [[0.1, 0.4]]}
+    assert drawn == [{plots.COLOURS["ape"]: [[0.5, 0.3], [0.6, 0.2]]} | rope, rope]
+    assert [axis.get_title() for axis in figure.axes] == ["ours", "published"]
+
+
 def test_conditions_and_protocols_have_a_colour_and_a_marker_each():
     assert {*CONDITIONS, *EXTENSIONS} <= {*plots.COLOURS}
     assert {*PROTOCOLS} <= {*plots.COLOURS} == {*plots.MARKERS}
