@@ -159,7 +159,9 @@ for name, side in sides.items():
 for name in found:
     stored = runs(name, CONDITIONS[1:], seeds, data_root)
     untold = results.missing("training", stored)
-    training = results.read("training", [c for c in stored if c not in untold])
+    if not (told := [config for config in stored if config not in untold]):
+        continue
+    training = results.read("training", told)
     prefix = "" if name == preset else f"{name}_"
     glue(f"{prefix}steps", f"{training['step'].max():,}", display=False)
     glue(f"{prefix}epochs", int(training["epoch"].max()), display=False)

@@ -44,6 +44,7 @@ from pe_utils.train import load_snapshots, trained_model
 # %%
 conditions = ["ablated", "ape", "spe", "rope", "rpt"]
 configs = runs(preset, conditions, seeds, data_root)
+found = runs(other, conditions, seeds, data_root) if other and other != preset else []
 n_images = min(n_images, default_images(configs[0], "ssdc", data_root))
 n_accuracy = min(n_accuracy, default_images(configs[0], "accuracy", data_root))
 patches = math.prod(configs[0].grid)
@@ -59,14 +60,14 @@ settings |= {"accuracy_images": n_accuracy, "corruption": "jpeg_q5"}
 
 # %% tags=["hide-input"]
 for config in results.missing("snapshots", configs, **settings):
-    data, found = load(config.dataset, config.image_size, data_root), []
+    data, measured = load(config.dataset, config.image_size, data_root), []
     trained_model(config, data)
     test, images = data.test.first(n_accuracy), data.test.first(n_images).images
     disrupted = corrupt(test.images, "jpeg_q5")
     for step, model in load_snapshots(config):
         row = anchoring_and_fragility(model, images, orders[config.seed], test, disrupted)
-        found.append({"step": step} | row)
-    results.add("snapshots", config, found, **settings)
+        measured.append({"step": step} | row)
+    results.add("snapshots", config, measured, **settings)
 
 # %% [markdown]
 # ## Result
@@ -91,8 +92,7 @@ last[columns].mean().loc[conditions].round(3)
 
 # %%
 seen, seen_settings = [], settings
-if other and other != preset:
-    found = runs(other, conditions, seeds, data_root)
+if found:
     most = {kind: default_images(found[0], kind, data_root) for kind in ("ssdc", "accuracy")}
     seen_settings = settings | {"images": min(n_images, most["ssdc"])}
     seen_settings |= {"accuracy_images": min(n_accuracy, most["accuracy"])}

@@ -85,14 +85,12 @@ def main() -> None:
     print(f"{'':22} {'images':>12} {'PFLOP':>9} {'images/s':>9} {'hours':>8}   (a run on {where})")
     costs = {}
     for run in runs:
-        kind = f"{run.condition}, {run.protocol}"
+        kind = f"{run.condition} {run.protocol}"
         if kind not in costs:
             one = costs[kind] = cost(run)
             print(f"{kind:22} {one['images']:12,} {one['flops'] / 1e15:9.3g} "
                   f"{one['images_per_second']:9.0f} {one['hours']:8.2f}", flush=True)  # fmt: skip
-    total = {
-        key: sum(costs[f"{run.condition}, {run.protocol}"][key] for run in runs) for key in one
-    }
+    total = {key: sum(costs[f"{run.condition} {run.protocol}"][key] for run in runs) for key in one}
     print(f"training {len(runs)} runs: {total['hours']:.1f} hours one after the other, "
           f"{total['flops'] / 1e15:.3g} PFLOP")  # fmt: skip
     print(f"disk: {one['data_bytes'] / 1e9:.2f} GB of decoded images, "
