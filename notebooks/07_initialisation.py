@@ -173,9 +173,9 @@ glue("data_name", configs[0].dataset, display=False)
 #   ({glue:text}`paper_a10_fragility`).
 #
 # - **In short.** What these seeds show alike under both: SSDC without training above half the published
-#   level, an early rise of ape under RPI and none of spe, ΔSSDC of ape falling with α, fragility of spe falling with it instead of
-#   rising. What turns: the untrained curve is flat with timm's draws, the rise of ape is half as large because its
-#   table is spatial by itself before any block, and the fragility of ape at α = 0.4 lies slightly above that of the whole model, as published, where it lay below.
+#   level, an early rise of ape under RPI and hardly any of spe, ΔSSDC of ape falling with α, fragility of spe falling with it instead of
+#   rising. What turns: the untrained curve is flat with timm's draws, the rise of ape is half as large, from a higher
+#   start before any block, and the fragility of ape at α = 0.4 lies slightly above that of the whole model, as published, where it lay below.
 #
 # ## Limits
 #

@@ -144,7 +144,7 @@ texts.loc[[f"{a} - {b}" for a, b in pairs], [*ends]]
 # %% [markdown]
 # The same for a table turned down ([α-scaling](05_alpha_scaling.ipynb)), as far as it is measured: fragility at
 # that α minus that of a snapshot of the same run at the same clean accuracy. (A scaled table is also an input that
-# the model never saw.)
+# the model never saw, and it is measured on more test images than the snapshots.)
 
 # %%
 chosen, differences = runs(preset, ["ape", "spe"], seeds, data_root), {}
@@ -224,9 +224,10 @@ glue("data_name", configs[0].dataset, display=False)
 #   every path, so that comparing trained models as they are mixes how fragile a condition is with how
 #   far it has got. Of the contrasts of A7 that point the other way at the end, ape - rope stays so,
 #   {glue:text}`equal_ape_rope` (at the end {glue:text}`end_ape_rope`); rpt - spe becomes
-#   {glue:text}`equal_rpt_spe` and rpt - rope {glue:text}`equal_rpt_rope`.
+#   {glue:text}`equal_rpt_spe`, and rpt - rope and spe - rope are not decided any more
+#   ({glue:text}`equal_rpt_rope` and {glue:text}`equal_spe_rope`).
 # - **Within conditions** the relation is not seen: r = {glue:text}`r_within:.2f` between runs of one condition, of
-#   the other sign, with few degrees of freedom.
+#   the other sign, and over so few runs compatible with none.
 # - **A table turned down** makes a model less fragile, but also less accurate. Beside a snapshot of the same run at
 #   the same accuracy its fragility differs by {glue:text}`turned_ape_0.4` at α = 0.4 for ape and by
 #   {glue:text}`turned_spe_0.4` for spe: more fragile, not less. So the sign of A9 and A10 here may be one of

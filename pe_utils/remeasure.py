@@ -21,7 +21,7 @@ from pe_utils.config import ROOT, home
 
 PRINTED = 5e-4  # half of the last printed digit
 SETTINGS = {"alpha", "factor"}  # the floats that say what was measured; other floats are results
-NOT = ("00", "06", "08", "11", "12", "23", "30")  # measure nothing, or snapshots
+NOT = ("00", "06", "08", "11", "12", "30")  # measure nothing, or snapshots
 
 
 def differences(new: pd.DataFrame, stored: pd.DataFrame) -> pd.Series:

@@ -99,6 +99,9 @@ def test_relative_folders_start_from_the_repository(home, tmp_path, monkeypatch)
         load("image_folder", (32, 32), "nowhere")
     monkeypatch.setenv("PE_HOME", "scratch")
     assert data.home() == ROOT / "scratch"
+    monkeypatch.delenv("PE_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=f"looked for {ROOT}/data/train"):
+        load("image_folder", (32, 32))
 
 
 def test_missing_or_odd_folders_say_what_was_looked_for(home, tmp_path):

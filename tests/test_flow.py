@@ -56,3 +56,11 @@ def test_runs_that_are_there_are_not_trained_again(copy):
 def test_the_slurm_profile_plans_the_same_jobs(copy):
     options = ("--config", "preset=smoke", "--workflow-profile")
     assert plan(copy, *options, "profiles/slurm") == plan(copy, *options, "profiles/default")
+
+
+def test_files_elsewhere_are_refused_before_anything_runs(copy):
+    command = [sys.executable, "-m", "snakemake", "-n", "--config", "preset=smoke"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True,
+                          env=os.environ | {"HOME": str(copy), "PE_HOME": "elsewhere"})  # fmt: skip
+    assert done.returncode != 0
+    assert "unset PE_HOME" in done.stdout + done.stderr
