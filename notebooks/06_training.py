@@ -15,6 +15,7 @@
 preset: str = "laptop"  # which runs: smoke, laptop, laptop_tiny or own (a folder: data_root)
 seeds: list[int] = [1, 2, 3, 4]  # training seeds; 0 is the pilot
 data_root: str | None = None  # folder of the data sets; None: the variable PE_DATA, else data/
+other: str | None = "laptop_tiny"  # a second preset, shown where its runs are stored
 pilot_epochs: int | None = None  # length of the shorter pilot runs; None: a third of the preset's
 
 # %%
@@ -38,6 +39,7 @@ from pe_utils.train import finished, load_model, trained_model
 # %%
 conditions = ["ablated", "ape", "spe", "rope", "rpt"]
 configs = runs(preset, conditions, seeds, data_root)
+found = runs(other, conditions, seeds, data_root) if other and other != preset else []
 longer = runs(preset, ["ablated", "ape"], [0], data_root)
 pilot_epochs = max(1, longer[0].epochs // 3) if pilot_epochs is None else pilot_epochs
 pilot = runs(preset, ["ablated", "ape"], [0], data_root, epochs=pilot_epochs)
@@ -80,6 +82,24 @@ last = log.groupby(["condition", "seed"]).last().loc[conditions]
 last[["loss", "held_out_accuracy", "images_per_second", "minutes"]].round(3)
 
 # %% [markdown]
+# ## On the second data set
+#
+# The same recipe. The number of epochs, {glue:text}`other_epochs`, stands in the preset without a pilot of its own.
+
+# %%
+absent = {config.run_id for config in results.missing("training", found)}
+seen = [config for config in found if config.run_id not in absent]
+print(f"{len(seen)} runs of {other} are stored")
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "As above, on the second data set, {glue:text}`other_name`; n = {glue:text}`other_seeds` training seed(s).", "name": "fig-training-other"}, "image": {"alt": "Held-out accuracy against epoch on the second data set, a curve per condition."}}
+there = results.read("training", seen) if seen else log[:0]
+plots.training_curves(there, there[:0]) if seen else None
+
+# %%
+ends = there.groupby(["condition", "seed"]).last()
+ends[["loss", "held_out_accuracy", "images_per_second", "minutes"]].round(3)
+
+# %% [markdown]
 # ## The recipe beside the paper's
 #
 # Ours as the runs had it; the paper's where it says.
@@ -102,13 +122,17 @@ glue("short", pilot_epochs, display=False)
 glue("long", longer[0].epochs, display=False)
 glue("minutes", float(log["minutes"].max()), display=False)
 glue("hours", float(log.groupby("run")["minutes"].max().sum() / 60), display=False)
+glue("other_epochs", int(there["epoch"].max()) if seen else "not stored", display=False)
+glue("other_seeds", there["seed"].nunique(), display=False)
+glue("other_name", seen[0].dataset if seen else "not stored", display=False)
 glue("parameters", sum(p.numel() for p in model.parameters()), display=False)
 glue("n_seeds", len(seeds), display=False)
 glue("data_name", configs[0].dataset, display=False)
 
 # %% [markdown]
 # {numref}`fig-training` and the tables are drawn from
-# {download}`training.csv <../../results/laptop/training.csv>`; the machine-readable record of
+# {download}`training.csv <../../results/laptop/training.csv>`, {numref}`fig-training-other` from
+# {download}`its twin <../../results/laptop_tiny/training.csv>`; the machine-readable record of
 # every run (config, data digest, code version, checksum of the weights) is
 # {download}`manifest.json <../../results/laptop/manifest.json>`.
 #

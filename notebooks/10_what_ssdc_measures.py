@@ -46,7 +46,7 @@ from pe_utils.train import load_model, trained_model
 
 # %%
 chance = pd.DataFrame({"patches on a side": range(4, 17, 2)})
-chance["spread of one order"] = [null_spread((n, n), 300) for n in chance["patches on a side"]]
+chance["spread of one order"] = [null_spread((n, n)) for n in chance["patches on a side"]]
 chance["orders for 0.01"] = (chance["spread of one order"] / 0.01).pow(2).map(math.ceil)
 chance.round(3)
 
@@ -137,13 +137,15 @@ for similarity in ("cosine", "centred"):
     glue(f"rise_{similarity}", float(curve.iloc[-1] - curve.iloc[0]), display=False)
 
 # %% tags=["hide-cell"]
-eight = null_spread((8, 8), 300)
+eight = null_spread((8, 8))
 glue("orders_8", math.ceil((eight / 0.01) ** 2), display=False)
 glue("spread_8", eight, display=False)
 training = results.read("training", configs)
 glue("minutes", float(training["minutes"].max()), display=False)
 glue("hours", float(training.groupby("run")["minutes"].max().sum() / 60), display=False)
 glue("n_seeds", len(seeds), display=False)
+glue("n_images", n_images, display=False)
+glue("n_orders", n_orders, display=False)
 glue("data_name", configs[0].dataset, display=False)
 
 # %% [markdown]
@@ -154,8 +156,8 @@ glue("data_name", configs[0].dataset, display=False)
 #
 # ## What we saw
 #
-# *n = {glue:text}`n_seeds` training seed(s); no criterion belongs to this
-# chapter.*
+# *n = {glue:text}`n_seeds` training seed(s), {glue:text}`n_images` test images and {glue:text}`n_orders` orders, fewer
+# than elsewhere; no criterion belongs to this chapter.*
 #
 # - **Chance.** On a grid of 8 by 8 patches one order scatters by {glue:text}`spread_8:.3f`:
 #   {glue:text}`orders_8` orders bring the error of the mean to a hundredth.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import pearsonr
+from scipy.stats import norm, pearsonr
 from scipy.stats import t as student_t
 
 
@@ -91,19 +91,24 @@ def contrast_interval(
 
 
 def correlation_interval(
-    x: Sequence[float], y: Sequence[float], level: float = 0.95
+    x: Sequence[float], y: Sequence[float], level: float = 0.95, groups: int = 1
 ) -> tuple[float, float, float]:
     """Pearson's r with its interval by Fisher's transformation: (r, low, high).
 
-    Raises: ValueError: fewer than 4 pairs, other lengths, no spread, or a value that is not finite.
+    Args: groups: of how many groups the means were subtracted; each but the first costs a pair.
+    Raises: ValueError: fewer than 3 + groups pairs, other lengths, no spread, or a value that is
+        not finite.
     """
-    if len(x) != len(y) or len(x) < 4:
-        raise ValueError(f"an interval of r needs 4 pairs or more, not {len(x)} and {len(y)}")
+    if len(x) != len(y) or len(x) < 3 + groups:
+        raise ValueError(
+            f"an interval of r needs {3 + groups} pairs or more, not {len(x)} and {len(y)}"
+        )
     if not (np.isfinite(x).all() and np.isfinite(y).all()) or min(np.ptp(x), np.ptp(y)) == 0:
         raise ValueError(f"every value must be finite, and not all equal: {list(x)}, {list(y)}")
-    found = pearsonr(x, y)
-    low, high = found.confidence_interval(level)
-    return float(found.statistic), float(low), float(high)
+    r = float(pearsonr(x, y).statistic)
+    z = math.atanh(r) if abs(r) < 1 else math.copysign(math.inf, r)
+    half = float(norm.ppf((1 + level) / 2)) / math.sqrt(len(x) - groups - 2)
+    return r, math.tanh(z - half), math.tanh(z + half)
 
 
 def at_level(x: Sequence[float], y: Sequence[float], level: float) -> float:

@@ -25,6 +25,7 @@ TABLES = {
     "10_what_ssdc_measures": {"ssdc_variants"},
     "11_anchoring_and_fragility": {"snapshots"},
     "12_when_it_appears": {"snapshots"},
+    "13_add_your_own_encoding": {"ssdc", "accuracy", "accuracy_rpi", "fragility"},
     "30_probe_any_vit": {"training"},
 }
 PAPERMILL = [sys.executable, "-m", "papermill", "--no-progress-bar"]

@@ -133,6 +133,12 @@ def test_the_interval_of_a_correlation_is_fishers():
     half = 1.959964 / math.sqrt(2)  # two: pairs less three
     assert (low, high) == pytest.approx((math.tanh(math.atanh(0.8) - half),
                                          math.tanh(math.atanh(0.8) + half)), abs=1e-6)  # fmt: skip
+    assert correlation_interval(x, x) == pytest.approx((1, 1, 1))
+    assert correlation_interval([*x, 6.0], [*y, 6.0], groups=2)[1:] == pytest.approx(
+        (math.tanh(math.atanh(31 / 35) - half), math.tanh(math.atanh(31 / 35) + half)), abs=1e-6
+    )  # one of the six pairs less
+    with pytest.raises(ValueError, match="needs 6 pairs or more, not 5 and 5"):
+        correlation_interval(x, y, groups=3)
     for bad in ([1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 2.0, math.nan, 4.0, 5.0]):
         with pytest.raises(ValueError, match=r"an interval of r needs|every value must be finite"):
             correlation_interval(bad, y[: len(bad)])
