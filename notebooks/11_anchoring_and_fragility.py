@@ -177,8 +177,10 @@ for alpha in (0.2, 0.4, 0.6):
 
 # %%
 differences = pd.Series(differences, dtype=float).dropna()
-turned = differences.groupby(level=[0, 1]).apply(lambda d: vars(mean_interval(d)))
-turned = turned.unstack() if len(differences) else pd.DataFrame()
+turned = pd.DataFrame()
+if len(differences):
+    by_alpha = differences.groupby(level=[0, 1])
+    turned = by_alpha.apply(lambda d: vars(mean_interval(d))).unstack()
 turned.apply(claims.interval_text, axis=1) if len(turned) else "α is not measured here"
 
 # %% tags=["hide-cell"]
@@ -202,6 +204,8 @@ for column, found in partial.items():
 if len(seeds) > 2:
     within = "{:.2f} [{:.2f}, {:.2f}]".format(*intervals.loc[("within conditions", "recovery")])
 glue("r_within", within if len(seeds) > 2 else "not defined", display=False)
+
+# %% tags=["hide-cell"]
 glue("order_final", " < ".join(means["fragility"].sort_values().index), display=False)
 glue("order_matched", " < ".join(equal["fragility"].sort_values().index), display=False)
 for name, fragilities in (("final", means["fragility"]), ("matched", equal["fragility"])):
