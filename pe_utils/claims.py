@@ -4,15 +4,16 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
 from pe_utils import results
-from pe_utils.config import PILOT_SEED, ROOT, RunConfig
+from pe_utils.config import FACTORIAL, PILOT_SEED, PROTOCOLS, ROOT, RunConfig
 from pe_utils.criteria import BLUR, CLAIMS, JPEG, Claim, Tables
 from pe_utils.criteria_locality import LEAST, LOCALITY_CLAIMS, per_run
-from pe_utils.stats import Interval, mean_interval
+from pe_utils.stats import Interval, contrast_interval, mean_interval
 
 VERDICTS = ("contradicted", "undecided", "direction only", "reproduced")  # weakest first
 NO_RUNS = Interval(np.nan, np.nan, np.nan, 0)
@@ -209,6 +210,29 @@ def measured_locality(
     attention = _stored("attention", configs, **clean)
     accuracy = _stored("accuracy", configs, images=accuracy_images)
     return per_run(attention, accuracy)
+
+
+def factorial_effects(runs: pd.DataFrame, quantities: Sequence[str]) -> pd.DataFrame:
+    """Main effects and interactions of the three components over the eight protocols.
+
+    A main effect is the mean with the component minus the mean without it; an interaction is half
+    of what an effect changes by when the other component is added. Intervals take the residual
+    that is pooled over the eight (`stats.contrast_interval`).
+
+    Args: runs: columns protocol and the quantities, a row per run; other protocols are left out.
+    Returns: rows by (quantity, effect), the effect named `aa`, `aa x cutmix`, ...; columns mean,
+        low, high, n.
+    Raises: ValueError: as `stats.contrast_interval`; one of the eight has no run.
+    """
+    rows = {}
+    for quantity in quantities:
+        groups = {p: runs.loc[runs["protocol"] == p, quantity].tolist() for p in FACTORIAL}
+        for n in (1, 2, 3):
+            for parts in combinations(("aa", "cutmix", "ls"), n):
+                without = {p: len({*parts} - {*PROTOCOLS[p]}) for p in FACTORIAL}
+                weights = {p: (-1) ** absent / 4 for p, absent in without.items()}
+                rows[quantity, " x ".join(parts)] = asdict(contrast_interval(groups, weights))
+    return pd.DataFrame(rows).T.rename_axis(["quantity", "effect"])
 
 
 def locality_scoreboard(presets: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

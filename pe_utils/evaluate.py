@@ -204,6 +204,31 @@ def attention_by_head(model: nn.Module, images: Tensor) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+@torch.inference_mode()
+def attention_from(
+    model: nn.Module, images: Tensor, depth: int, head: int, query: int
+) -> NDArray[np.float32]:
+    """Where one patch looks: the attention of one head from it to every patch, image by image.
+
+    Args: images: (n, 3, height, width) uint8; query: index of the patch, row by row.
+    Returns: (n, rows, columns), each image's values summing to 1; the class token takes no part.
+    Raises: ValueError: as `attention_by_head`, or no such block, head or patch.
+    """
+    check_family(model)
+    _check_eval(model)
+    grid = grid_of(model, images.shape[-2:])
+    limits = (len(model.blocks), model.blocks[0].attn.num_heads, grid[0] * grid[1])
+    for name, i, limit in zip(
+        ("block", "head", "patch"), (depth, head, query), limits, strict=True
+    ):
+        if not 0 <= i < limit:
+            raise ValueError(f"there is no {name} {i}; choose 0 to {limit - 1}")
+    heard = {}
+    with attention_maps(model, lambda block, maps: heard.update({block: maps[:, head, query]})):
+        model(prepared(images, model))
+    return heard[depth].cpu().numpy().reshape(-1, *grid)
+
+
 def prepared(images: Tensor, model: nn.Module) -> Tensor:
     """uint8 images as the model takes them: its device, its precision, its own normalisation.
 

@@ -7,6 +7,7 @@ import pytest
 
 from pe_utils import results
 from pe_utils.claims import (
+    factorial_effects,
     locality_scoreboard,
     measured_locality,
     overall,
@@ -15,7 +16,7 @@ from pe_utils.claims import (
 )
 from pe_utils.claims import verdicts as verdicts_of
 from pe_utils.config import FACTORIAL, PILOT_SEED, PROTOCOLS
-from pe_utils.criteria_locality import LOCALITY_CLAIMS, main_effect, per_run
+from pe_utils.criteria_locality import LOCALITY_CLAIMS, Contrast, main_effect, per_run
 from pe_utils.data import load
 from pe_utils.train import train
 
@@ -187,3 +188,23 @@ def test_stored_attention_becomes_one_row_per_run(home, tiny):
     found = measured_locality(configs, 60, 240)
     assert found["protocol"].tolist() == ["baseline", "modern", "baseline"]  # seeds outermost
     assert found["min_mad"].tolist() == pytest.approx([0.1, 0.1, 1.1])
+
+
+def test_effects_and_interactions_are_those_worked_out_by_hand():
+    def cell(parts):
+        aa, cutmix = "aa" in parts, "cutmix" in parts
+        return 0.5 + 0.08 * aa + 0.04 * cutmix + 0.02 * (aa and cutmix)
+
+    mixed = pd.DataFrame({"protocol": ["+mixup"], "accuracy": [9.0]})
+    found = factorial_effects(pd.concat([runs(noise=0, accuracy=cell), mixed]), ["accuracy"])
+    means = found.loc["accuracy", "mean"]
+    expected = {"aa": 0.09, "cutmix": 0.05, "ls": 0, "aa x cutmix": 0.01, "aa x ls": 0,
+                "cutmix x ls": 0, "aa x cutmix x ls": 0}  # fmt: skip
+    assert means.to_dict() == pytest.approx(expected)
+    assert found["low"].tolist() == pytest.approx(means.tolist())
+    noisy = runs(noise=0.1)
+    effect = factorial_effects(noisy, ["min_mad"]).loc[("min_mad", "cutmix")]
+    check = Contrast("", "", "min_mad", main_effect("cutmix")).interval(noisy)
+    assert (effect["low"], effect["high"]) == pytest.approx((-check.high, -check.low))
+    with pytest.raises(ValueError, match="'modern' has none"):
+        factorial_effects(noisy[noisy["protocol"] != "modern"], ["min_mad"])

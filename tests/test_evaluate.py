@@ -11,6 +11,7 @@ from pe_utils.evaluate import (
     accuracy_under_rpi,
     anchoring_and_fragility,
     attention_by_head,
+    attention_from,
     ssdc_by_depth,
     ssdc_per_image,
     ssdc_under_rpi,
@@ -205,6 +206,30 @@ def test_attention_by_head_is_the_mean_over_images_across_batches(tiny, images):
         attention_by_head(model, many[:0])
     with pytest.raises(ValueError, match="training mode"):
         attention_by_head(model.train(), many)
+
+
+def test_attention_from_one_patch_is_one_row_of_one_head(tiny, images):
+    model = build_vit(tiny(depth=2)).eval()
+    seen = {}
+    with torch.inference_mode(), attention_maps(model, lambda d, maps: seen.update({d: maps})):
+        model(normalise(images))
+    found = attention_from(model, images, depth=1, head=0, query=6)
+    assert found.shape == (30, 4, 4)
+    assert (found.reshape(30, 16) == seen[1][:, 0, 6].numpy()).all()
+    assert not (found == attention_from(model, images, depth=1, head=0, query=7)).all()
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ((2, 0, 0), "no block 2; choose 0 to 1"),
+        ((0, -1, 0), "no head -1; choose 0 to 1"),
+        ((0, 0, 16), "no patch 16; choose 0 to 15"),
+    ],
+)
+def test_attention_from_nowhere_is_refused(where, message, tiny, images):
+    with pytest.raises(ValueError, match=message):
+        attention_from(build_vit(tiny(depth=2)).eval(), images, *where)
 
 
 @pytest.mark.parametrize(
